@@ -129,7 +129,7 @@ type Store interface {
 type Sweep struct {
 	Shard  int    // 0 ≤ Shard < Stats.Shards
 	Cursor []byte // nil begins; Swept.Cursor goes on
-	Limit  int    // candidates looked at; 1–1000
+	Limit  int    // candidates looked at; 1–SweepLimitMax
 }
 
 // Swept is what one step did.
@@ -151,10 +151,13 @@ type List struct {
 	Tenant   claim.TenantID
 	Consumer string // "" lists all
 	Prefix   string // of event IDs; needs Consumer
-	States   []claim.State
-	Cursor   []byte // nil begins
-	Limit    int    // 1–500
+	States   []claim.State // as decisions see them at Page.Now; nil lists all
+	Cursor   []byte        // nil begins
+	Limit    int           // 1–ListLimitMax
 }
+
+// ListLimitMax bounds one page.
+const ListLimitMax = 500
 
 // Page is one page. A nil Cursor ends the list. A page may hold fewer records
 // than asked for, even none, and still have a cursor: filters are bounded in

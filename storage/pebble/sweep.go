@@ -1,0 +1,177 @@
+package pebble
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/claim"
+)
+
+// A sweep walks the expiry index from its beginning. An entry lists the keys
+// that one batch wrote with an expiry in one bucket; whichever of them is due
+// is read again under the lock and deleted if the rules still say so. A record
+// whose expiry has moved has a later entry. Entries whose bucket is due as a
+// whole are used up and go, as one range, with the records.
+
+// found is what one step of a sweep looks at.
+type candidates struct {
+	keys   [][]byte
+	cursor []byte // where the next step begins; nil at the end
+	used   []byte // entries before this key are used up; nil: none
+	from   []byte // first entry of the step
+	oldest claim.Time
+}
+
+// Sweep implements storage.Store.
+func (s *Store) Sweep(ctx context.Context, sw storage.Sweep) (storage.Swept, error) {
+	if sw.Shard != 0 {
+		return storage.Swept{}, fmt.Errorf("sweep: shard %d of 1", sw.Shard)
+	}
+	if sw.Limit < 1 || sw.Limit > storage.SweepLimitMax {
+		return storage.Swept{}, fmt.Errorf("sweep: limit %d is not in 1–%d", sw.Limit, storage.SweepLimitMax)
+	}
+	if err := s.enter(ctx, 0); err != nil {
+		return storage.Swept{}, err
+	}
+	defer s.life.RUnlock()
+	now, suspect := s.clock.now()
+	if suspect {
+		return storage.Swept{}, storage.ErrClockSuspect
+	}
+	cand, err := s.sweepCandidates(sw, now)
+	if err != nil {
+		return storage.Swept{}, err
+	}
+	if s.cfg.hooks.sweepFound != nil {
+		s.cfg.hooks.sweepFound()
+	}
+	out := storage.Swept{Cursor: cand.cursor, Looked: len(cand.keys)}
+	c, err := s.sweepDelete(cand, &out)
+	if err != nil {
+		return storage.Swept{}, err
+	}
+	return out, s.durable(ctx, c)
+}
+
+// sweepCandidates collects up to the limit of due keys. The cursor is an index
+// key and, after it, how many keys of that entry were dealt with.
+func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidates, err error) {
+	lower, skip := indexLower, 0
+	if sw.Cursor != nil {
+		if lower, skip, err = parseSweepCursor(sw.Cursor); err != nil {
+			return cand, err
+		}
+	}
+	due := now.Add(-s.cfg.SweepGrace)
+	upper := indexKey(bucketOf(due)+1, 0)
+	if bytes.Compare(lower, upper) >= 0 {
+		return cand, nil
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return cand, s.failed("sweep", err)
+	}
+	defer func() { err = errors.Join(err, s.failed("sweep", it.Close())) }()
+	whole := indexKey(bucketOf(due), 0) // entries before it are due as a whole
+	for ok := it.First(); ok; ok = it.Next() {
+		entry := bytes.Clone(it.Key())
+		if cand.from == nil {
+			cand.from = entry
+		}
+		n := 0
+		full := false
+		err := eachIndexed(it.Value(), func(key []byte) error {
+			if n++; n <= skip {
+				return nil
+			}
+			if len(cand.keys) == sw.Limit {
+				full = true
+				return errStop
+			}
+			cand.keys = append(cand.keys, bytes.Clone(key))
+			return nil
+		})
+		if full {
+			cand.cursor = sweepCursor(entry, n-1)
+			return cand, nil
+		}
+		if err != nil {
+			return cand, s.failed("sweep", err)
+		}
+		skip = 0
+		if bytes.Compare(entry, whole) < 0 {
+			cand.used = append(entry, 0)
+		}
+	}
+	return cand, s.failed("sweep", it.Error())
+}
+
+var errStop = errors.New("stop")
+
+func sweepCursor(entry []byte, done int) []byte {
+	return binary.BigEndian.AppendUint32(slices.Clone(entry), uint32(done))
+}
+
+func parseSweepCursor(c []byte) (entry []byte, done int, err error) {
+	if len(c) != 21 || c[0] != indexPrefix {
+		return nil, 0, storage.ErrCursor
+	}
+	return slices.Clone(c[:17]), int(binary.BigEndian.Uint32(c[17:])), nil
+}
+
+// sweepDelete deletes what is still due and the index entries that are used up.
+func (s *Store) sweepDelete(cand candidates, out *storage.Swept) (*commit, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, _ := s.clock.now()
+	out.Now = now
+	b := s.newBuilder(now)
+	b.batch = s.db.NewBatch()
+	for _, key := range cand.keys {
+		if err := s.sweepOne(b, key, now, out); err != nil {
+			return nil, errors.Join(err, b.drop())
+		}
+	}
+	if cand.used != nil {
+		if err := b.batch.DeleteRange(cand.from, cand.used, nil); err != nil {
+			return nil, errors.Join(s.failed("sweep", err), b.drop())
+		}
+	}
+	if b.batch.Empty() {
+		return nil, b.drop()
+	}
+	return s.apply(b)
+}
+
+func (s *Store) sweepOne(b *builder, encoded []byte, now claim.Time, out *storage.Swept) error {
+	key, err := parseRecordKey(encoded)
+	if err != nil {
+		return s.failed("sweep", err)
+	}
+	var rec claim.Record
+	aside, err := s.read(encoded, key, &rec, false)
+	if err != nil || rec.State == claim.Absent {
+		return err
+	}
+	if !rec.Sweepable(now, s.cfg.SweepGrace) {
+		if rec.Expired(now) && (out.OldestExpired == 0 || rec.ExpiresAt < out.OldestExpired) {
+			out.OldestExpired = rec.ExpiresAt
+		}
+		return nil
+	}
+	out.Deleted++
+	if err := b.batch.Delete(encoded, nil); err != nil {
+		return s.failed("sweep", err)
+	}
+	if aside {
+		return s.failed("sweep", b.batch.Delete(appendBodyKey(nil, encoded), nil))
+	}
+	return nil
+}
