@@ -1,0 +1,280 @@
+package arbiter
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/claim"
+)
+
+// lane is a bounded queue of calls of one kind and the senders that empty it
+// into store batches. Each kind has its own, so that completions never queue
+// behind claims.
+type lane[Q, A any] struct {
+	action   string // of errors
+	itemsMax int
+	timeout  time.Duration
+	// unsure is what an error of unknown meaning becomes: ErrUnknown where
+	// something may have been written, ErrUnavailable where only read.
+	unsure error
+	key    func(*Q) *claim.Key
+	fail   func(*A, error)
+	count  laneCounters
+	calls  sync.Pool // of *call[Q, A], owned by no one
+	filled sync.Cond // on mu: calls were queued, or the lane is closed
+
+	mu struct {
+		sync.Mutex
+		state laneState
+		items int           // queued, not yet taken
+		queue []*call[Q, A] // in order of arrival
+		again []*call[Q, A] // taken before, not all answered: these go first
+	}
+}
+
+type laneState uint8
+
+const (
+	laneIdle laneState = iota // Run has not begun
+	laneOpen
+	laneClosed // what is queued is still answered
+)
+
+// call is one caller's items on their way through a lane.
+type call[Q, A any] struct {
+	ctx  context.Context // only asked whether it ended; store calls are detached
+	reqs []Q
+	out  []A
+	done chan struct{} // one token when all items are answered
+	sent bool          // guarded by the lane's mu: items were taken by a sender
+
+	// The sender that holds the call owns what follows.
+	left int     // items without an answer
+	open []int32 // their indices, when the call goes through the lane again
+	lost int     // passes in which an item of it lost a race
+	lose bool    // this is one
+
+	oneReq [1]Q // room for a call of one item
+	oneOut [1]A
+}
+
+func newLane[Q, A any](action string, cfg *Config, unsure error, key func(*Q) *claim.Key, fail func(*A, error)) *lane[Q, A] {
+	l := &lane[Q, A]{
+		action: action, itemsMax: cfg.QueueItemsMax, timeout: cfg.StoreTimeout,
+		unsure: unsure, key: key, fail: fail,
+	}
+	l.filled.L = &l.mu
+	l.calls.New = func() any { return &call[Q, A]{done: make(chan struct{}, 1)} }
+	return l
+}
+
+// do answers every item; what befalls the whole call is each item's error.
+func (l *lane[Q, A]) do(ctx context.Context, reqs []Q) []A {
+	out := make([]A, len(reqs))
+	if err := l.ask(ctx, reqs, out); err != nil {
+		out = make([]A, len(reqs)) // a sender may still be writing to the other
+		for i := range out {
+			l.fail(&out[i], err)
+		}
+	}
+	return out
+}
+
+// one is do for a single item, without allocations.
+func (l *lane[Q, A]) one(ctx context.Context, req Q) (out A) {
+	c := l.calls.Get().(*call[Q, A])
+	c.oneReq[0] = req
+	if err := l.wait(ctx, c, c.oneReq[:], c.oneOut[:]); err != nil {
+		l.fail(&out, err)
+		return out
+	}
+	out = c.oneOut[0]
+	l.recycle(c)
+	return out
+}
+
+// ask fills out. After an error out belongs to the lane.
+func (l *lane[Q, A]) ask(ctx context.Context, reqs []Q, out []A) error {
+	if len(reqs) == 0 {
+		return nil
+	}
+	c := l.calls.Get().(*call[Q, A])
+	if err := l.wait(ctx, c, reqs, out); err != nil {
+		return err
+	}
+	l.recycle(c)
+	return nil
+}
+
+// wait queues the call and waits for its answers. After an error the call
+// belongs to the lane.
+func (l *lane[Q, A]) wait(ctx context.Context, c *call[Q, A], reqs []Q, out []A) error {
+	c.ctx, c.reqs, c.out, c.left = ctx, reqs, out, len(reqs)
+	if err := l.enqueue(c); err != nil {
+		return fmt.Errorf("%s: %w", l.action, err)
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return l.leave(c)
+	}
+}
+
+func (l *lane[Q, A]) recycle(c *call[Q, A]) {
+	*c = call[Q, A]{done: c.done, open: c.open[:0]}
+	l.calls.Put(c)
+}
+
+func (l *lane[Q, A]) enqueue(c *call[Q, A]) error {
+	if len(c.reqs) > claim.BatchItemsMax {
+		return storage.ErrBatchTooLarge
+	}
+	if c.ctx.Err() != nil {
+		return notSent(c.ctx)
+	}
+	l.mu.Lock()
+	err := l.admit(c)
+	l.mu.Unlock()
+	if err == nil {
+		l.filled.Signal()
+	}
+	return err
+}
+
+func (l *lane[Q, A]) admit(c *call[Q, A]) error {
+	switch {
+	case l.mu.state == laneIdle:
+		return fmt.Errorf("%w (not started yet)", storage.ErrUnavailable)
+	case l.mu.state == laneClosed:
+		return storage.ErrClosed
+	case l.mu.items+len(c.reqs) > l.itemsMax:
+		l.count.overloaded.Add(int64(len(c.reqs)))
+		return ErrOverloaded
+	}
+	l.mu.items += len(c.reqs)
+	l.mu.queue = append(l.mu.queue, c)
+	return nil
+}
+
+// leave ends the wait of a caller whose context ended. A call that was not
+// taken stays queued and is dropped when it is: its context has ended.
+func (l *lane[Q, A]) leave(c *call[Q, A]) error {
+	l.mu.Lock()
+	sent := c.sent
+	l.mu.Unlock()
+	if !sent {
+		return fmt.Errorf("%s: %w", l.action, notSent(c.ctx))
+	}
+	select {
+	case <-c.done: // answered in the same moment
+		return nil
+	default:
+		l.count.left.Add(1)
+		// The cause is told, not wrapped: an error of the context means that
+		// nothing was applied.
+		return fmt.Errorf("%s: %w (the caller left: %v)", l.action, l.unsure, context.Cause(c.ctx))
+	}
+}
+
+func (l *lane[Q, A]) open() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.state = laneOpen
+}
+
+func (l *lane[Q, A]) close() {
+	l.mu.Lock()
+	l.mu.state = laneClosed
+	l.mu.Unlock()
+	l.filled.Broadcast()
+}
+
+// send answers what is queued, batch by batch, until the lane is closed and
+// empty. work takes each batch through the store once.
+func (l *lane[Q, A]) send(work func(context.Context, *batch[Q, A])) {
+	b := newBatch(l)
+	for l.take(b) {
+		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
+		work(ctx, b)
+		cancel()
+		b.deliver()
+		l.putBack(b)
+	}
+}
+
+// take moves what is queued into b, at most claim.BatchItemsMax items, waiting
+// for the first. False: the lane is closed and empty.
+func (l *lane[Q, A]) take(b *batch[Q, A]) bool {
+	b.reset()
+	for l.waitFilled() {
+		// Whoever can run and is about to ask comes first, the callers that
+		// this sender has just answered among them: fewer and fuller batches,
+		// and no delay when nobody does.
+		runtime.Gosched()
+		l.mu.Lock()
+		l.mu.again = l.takeFrom(b, l.mu.again)
+		l.mu.queue = l.takeFrom(b, l.mu.queue)
+		l.mu.Unlock()
+		if len(b.items) > 0 {
+			b.fold()
+			return true
+		}
+	}
+	return false
+}
+
+func (l *lane[Q, A]) waitFilled() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.mu.queue)+len(l.mu.again) == 0 {
+		if l.mu.state == laneClosed {
+			return false
+		}
+		l.filled.Wait()
+	}
+	return true
+}
+
+// takeFrom moves calls from the front of queue into b, and drops those whose
+// callers have gone.
+func (l *lane[Q, A]) takeFrom(b *batch[Q, A], queue []*call[Q, A]) []*call[Q, A] {
+	n := 0
+	for ; n < len(queue); n++ {
+		c := queue[n]
+		if len(b.items)+c.left > claim.BatchItemsMax {
+			break
+		}
+		gone := c.ctx.Err() != nil
+		if !c.sent {
+			l.mu.items -= c.left
+			if gone {
+				l.count.dropped.Add(int64(c.left))
+			}
+		}
+		if !gone {
+			c.sent = true
+			b.add(c)
+		}
+	}
+	rest := copy(queue, queue[n:])
+	clear(queue[rest:])
+	return queue[:rest]
+}
+
+// putBack queues calls again that have items without an answer: later ones of
+// a repeated key that need a write of their own, or ones that lost a race.
+func (l *lane[Q, A]) putBack(b *batch[Q, A]) {
+	if len(b.calls) == 0 {
+		return
+	}
+	b.reopen()
+	l.count.again.Add(int64(len(b.calls)))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.again = append(l.mu.again, b.calls...) // this sender takes next
+}
