@@ -23,7 +23,7 @@ const (
 // Rule says whether verb v may act on the record. A verb resent after it took
 // effect is Done.
 func (v *Verb) Rule(rec *Record, now Time) (Ruling, Swap) {
-	if rec.State == Absent || rec.Fence != v.Fence {
+	if !v.known() || rec.State == Absent || rec.Fence != v.Fence {
 		return Refused, Swap{}
 	}
 	if v.done(rec) {
@@ -34,6 +34,11 @@ func (v *Verb) Rule(rec *Record, now Time) (Ruling, Swap) {
 		return Refused, Swap{}
 	}
 	return SwapAllowed, s
+}
+
+// known keeps swaps that no operator may ask for out of the rule.
+func (v *Verb) known() bool {
+	return v.Kind == ResolveComplete || v.Kind == ResolveRetry || v.Kind == Forget
 }
 
 func (v *Verb) done(rec *Record) bool {

@@ -255,8 +255,9 @@ func (y *syncer) sync(group []*commit) {
 			y.synced.Store(c.seq)
 		}
 		c.err = errors.Join(c.err, c.batch.Close())
-		y.reprs.Put(&c.repr)
+		repr := c.repr
 		c.batch, c.repr = nil, nil
+		y.reprs.Put(&repr) // whoever gets it owns it: c must not point to it any more
 		close(c.done)
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 	"github.com/warifu/warifu/storage/storagetest"
 )
@@ -259,5 +258,6 @@ func TestCrashOfACrash(t *testing.T) {
 			t.Fatalf("crash %d: %v", i, err)
 		}
 	}
-	var _ storage.Store = s
 }
+
+func testRng() *rand.Rand { return rand.New(rand.NewPCG(1, 1)) }

@@ -57,8 +57,8 @@ type Config struct {
 	MemTableBytes uint64
 	// NoFilter turns the negative-lookup filter off: every claim reads first.
 	NoFilter bool
-	// FilterKeysMin is the least capacity of the filter, in keys (2 bytes
-	// each); it doubles when it is full. FilterBytesMax bounds its memory: a
+	// FilterKeysMin is the least capacity of the filter, in keys (1.5 bytes
+	// each); it grows by a third when it is full. FilterBytesMax bounds its memory: a
 	// fuller filter only costs reads.
 	FilterKeysMin  int64
 	FilterBytesMax int64

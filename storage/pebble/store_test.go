@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The library's table cache keeps sweeper goroutines of its own.
+	if os.Getenv(failedSyncEnv) != "" {
+		failedSync()
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -114,4 +118,31 @@ func TestReadyAfterClose(t *testing.T) {
 	if err := s.Ready(context.Background()); !errors.Is(err, storage.ErrClosed) {
 		t.Fatalf("got %v, want ErrClosed", err)
 	}
+}
+
+// TestHistories runs random scripts on the model and on this driver, closed and
+// opened again in between, and demands the same answers.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	backend := func(noFilter bool) storagetest.Backend {
+		disks := map[storage.Store]vfs.FS{}
+		open := func(t storagetest.T, fs vfs.FS, clock *storagetest.Clock, grace time.Duration) storage.Store {
+			s := mustOpen(t, Config{FS: fs, Clock: clock.Now, SweepGrace: grace, NoFilter: noFilter})
+			disks[s] = fs
+			return s
+		}
+		return storagetest.Backend{
+			FencesFloat: true, // a store that comes back begins above the reserved ceiling
+			Open: func(t storagetest.T, clock *storagetest.Clock, grace time.Duration) storage.Store {
+				return open(t, vfs.NewMem(), clock, grace)
+			},
+			Reopen: func(t storagetest.T, old storage.Store, clock *storagetest.Clock, grace time.Duration) storage.Store {
+				if err := old.Close(); err != nil {
+					t.Fatalf("close: %v", err)
+				}
+				return open(t, disks[old], clock, grace)
+			},
+		}
+	}
+	storagetest.Histories(t, map[string]storagetest.Backend{"filter": backend(false), "no filter": backend(true)})
 }

@@ -134,7 +134,9 @@ func (s *Store) sweepDelete(cand candidates, out *storage.Swept) (*commit, error
 	out.Now = now
 	b := s.newBuilder(now)
 	b.batch = s.db.NewBatch()
-	for _, key := range cand.keys {
+	// A record whose expiry moved has several entries; it goes once.
+	slices.SortFunc(cand.keys, bytes.Compare)
+	for _, key := range slices.CompactFunc(cand.keys, bytes.Equal) {
 		if err := s.sweepOne(b, key, now, out); err != nil {
 			return nil, errors.Join(err, b.drop())
 		}
@@ -166,6 +168,9 @@ func (s *Store) sweepOne(b *builder, encoded []byte, now claim.Time, out *storag
 		}
 		return nil
 	}
+	// Just after a restart fences come from the floor, which stands still until
+	// the clock has passed it: the key's next life begins above this one.
+	s.mu.floor = max(s.mu.floor, rec.Fence+1)
 	out.Deleted++
 	if err := b.batch.Delete(encoded, nil); err != nil {
 		return s.failed("sweep", err)
