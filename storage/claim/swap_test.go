@@ -112,6 +112,17 @@ func TestSwapGuard(t *testing.T) {
 		{"PutInDoubt/Completed", swapOf(PutInDoubt), with(over, hold), leaseEnd, false},
 		{"PutInDoubt/Released", swapOf(PutInDoubt), with(gone, hold), leaseEnd, false},
 
+		{"ResolveComplete/LapsedHold/JustBeforeLapse", swapOf(ResolveComplete), with(live(), hold), leaseEnd - 1, false},
+		{"ResolveComplete/LapsedHold/ExactlyAtLapse", swapOf(ResolveComplete), with(live(), hold), leaseEnd, true},
+		{"ResolveComplete/LapsedRegrant", swapOf(ResolveComplete), live(), leaseEnd, false},
+		{"ResolveComplete/Released", swapOf(ResolveComplete), gone, at, false},
+		{"ResolveRetry/Live", swapOf(ResolveRetry), live(), at, true},
+		{"ResolveRetry/Completed", swapOf(ResolveRetry), over, at, false},
+		{"ResolveRetry/Forgotten", swapOf(ResolveRetry), tomb, at, false},
+		{"Forget/JustBeforeLapse", swapOf(Forget), live(), leaseEnd - 1, false},
+		{"Forget/ExactlyAtLapse", swapOf(Forget), live(), leaseEnd, true},
+		{"Forget/Forgotten", swapOf(Forget), tomb, at, false},
+
 		{"NoSwap", swapOf(NoSwap), live(), at, false},
 		{"UnknownKind", swapOf(99), tomb, expiry, false},
 	} {
