@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/pebble"
+	"github.com/warifu/warifu/storage/storagetest"
+)
+
+func newConformance(sys *system) *cobra.Command {
+	var store string
+	cmd := &cobra.Command{
+		Use: "conformance --store STORE", Short: "Run the storage suite on a store", GroupID: groupTools, Args: cobra.NoArgs,
+		Long: `Runs the suite that every store has to pass, each case on a store of its own,
+with a clock of its own. Stores are:
+
+  mem            the model that the others are compared with
+  pebble:DIR     the embedded store, in new folders below DIR (on the disk that
+                 is to be trusted), which are removed afterwards
+
+It prints a line for each case and ends with code 1 when one failed.`,
+	}
+	cmd.Flags().StringVar(&store, "store", "", "mem or pebble:DIR")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		open, err := conformanceStore(store)
+		if err != nil {
+			return err
+		}
+		err = storagetest.RunCases(cmd.Context(), sys.stdout, open)
+		if errors.Is(err, storagetest.ErrFailed) {
+			return exit(exitFailed, err)
+		}
+		return err
+	}
+	return cmd
+}
+
+func conformanceStore(name string) (storagetest.Opener, error) {
+	dir, onDisk := strings.CutPrefix(name, "pebble:")
+	switch {
+	case name == "mem":
+		return func(_ storagetest.T, clock *storagetest.Clock, grace time.Duration) storage.Store {
+			return storagetest.NewModel(clock.Now, grace)
+		}, nil
+	case onDisk && dir != "":
+		return func(t storagetest.T, clock *storagetest.Clock, grace time.Duration) storage.Store {
+			return openScratch(t, dir, clock, grace)
+		}, nil
+	case name == "":
+		return nil, usageError("--store is missing: mem or pebble:DIR")
+	}
+	return nil, usageError("--store %q: it is mem or pebble:DIR", name)
+}
+
+// openScratch opens a new store below dir and removes it with the test.
+func openScratch(t storagetest.T, dir string, clock *storagetest.Clock, grace time.Duration) storage.Store {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatalf("make %s: %v", dir, err)
+	}
+	scratch, err := os.MkdirTemp(dir, "conformance-")
+	if err != nil {
+		t.Fatalf("make a folder: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(scratch); err != nil {
+			t.Errorf("remove %s: %v", scratch, err)
+		}
+	})
+	s, err := pebble.Open(pebble.Config{Dir: scratch, Clock: clock.Now, SweepGrace: grace, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}

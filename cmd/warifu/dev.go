@@ -1,0 +1,192 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/warifu/warifu/server/tenant"
+)
+
+const (
+	devTenantID   = 1
+	devTenantName = "dev"
+	devKeyFile    = "dev.key"
+)
+
+func newDev(sys *system) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "dev", Short: "Start a server to develop against: one tenant, one key, no configuration", GroupID: groupServer, Args: cobra.NoArgs,
+		Long: `Starts a server with the tenant "dev" and the embedded store in --data. Its API
+key is made once, printed, and kept in <data>/dev.key. Claims are as durable as
+with 'serve': stop it, kill it, start it again, and duplicates are still
+answered.
+
+It listens on loopback only unless told otherwise. Metrics are off unless
+--metrics-listen names an address.`,
+	}
+	configFlags(cmd, devDefault)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		c, err := loadConfig(sys, cmd.Flags(), devDefault)
+		if err != nil {
+			return err
+		}
+		if len(c.Tenants) > 0 {
+			return usageError("'warifu dev' has one tenant of its own; start configured tenants with 'warifu serve'")
+		}
+		return runDev(cmd, sys, c)
+	}
+	return cmd
+}
+
+func runDev(cmd *cobra.Command, sys *system, c *config) error {
+	d, err := newDaemon(sys, c)
+	if err != nil {
+		return err
+	}
+	var key string
+	d.table = func() (*tenant.Table, error) {
+		text, stored, err := devKey(c.Data)
+		if err != nil {
+			return nil, err
+		}
+		key = text
+		return tenant.NewTable([]tenant.Config{{ID: devTenantID, Name: devTenantName, Keys: []tenant.Key{stored}}})
+	}
+	d.ready = func(address net.Addr) error {
+		if !isLoopback(address) {
+			d.log.Warn("the API is open to the network, without TLS; its only protection is the key", "listen", address.String())
+		}
+		return greet(sys.stdout, welcome{
+			URL: urlOf(address), Key: key, Data: c.Data, KeyFile: absolute(filepath.Join(c.Data, devKeyFile)),
+			Program: program(), EventID: "order-" + uuid.NewString()[:8], AttemptID: uuid.NewString(),
+		})
+	}
+	return d.run(cmd.Context())
+}
+
+// devKey returns the key kept in dir, or makes it. The store's lock on dir is
+// held meanwhile, so nobody else does the same.
+func devKey(dir string) (string, tenant.Key, error) {
+	path := filepath.Join(dir, devKeyFile)
+	text, err := readSecretFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		made, key := tenant.NewKey(devTenantName)
+		return made, key, writeSecretFile(path, made)
+	}
+	if err != nil {
+		return "", tenant.Key{}, err
+	}
+	id, secret, ok := tenant.ParseKey(text)
+	if !ok {
+		return "", tenant.Key{}, fmt.Errorf("%s holds no API key; delete it to have a new one made", path)
+	}
+	return text, tenant.Key{ID: id, SecretSHA256: sha256.Sum256([]byte(secret))}, nil
+}
+
+// writeSecretFile leaves either the whole file or none.
+func writeSecretFile(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
+	if err != nil {
+		return fmt.Errorf("keep the API key: %w", err)
+	}
+	_, err = f.WriteString(text + "\n")
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the API key: %w", errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+// welcome is what `warifu dev` says first.
+type welcome struct {
+	URL, Key, KeyFile, Data, Program, EventID, AttemptID string
+}
+
+func greet(w io.Writer, about welcome) error {
+	if err := welcomeText.Execute(w, about); err != nil {
+		return fmt.Errorf("print the welcome: %w", err)
+	}
+	return nil
+}
+
+var welcomeText = template.Must(template.New("welcome").Funcs(template.FuncMap{"sh": shellWord}).Parse(
+	`warifu dev listens on {{.URL}}
+
+  API key  {{.Key}}
+  kept in  {{.KeyFile}}
+  data in  {{.Data}}
+
+Claim an event:
+
+  curl -sS {{.URL}}/warifu.v1.ClaimService/Claim \
+    -H 'Authorization: Bearer {{.Key}}' \
+    -H 'Content-Type: application/json' \
+    -d '{"consumer":"inventory","eventId":"{{.EventID}}","attemptId":"{{.AttemptID}}","lease":"300s"}'
+
+It is granted; sent again it is the same grant, and with another attemptId it is
+in progress. Complete it with the fence that the grant names in place of FENCE,
+and every later claim replays the result ("cmVzZXJ2ZWQgMw==" is "reserved 3"):
+
+  curl -sS {{.URL}}/warifu.v1.ClaimService/Complete \
+    -H 'Authorization: Bearer {{.Key}}' \
+    -H 'Content-Type: application/json' \
+    -d '{"consumer":"inventory","eventId":"{{.EventID}}","attemptId":"{{.AttemptID}}","fence":"FENCE","completion":{"outcome":"OUTCOME_SUCCEEDED","result":"cmVzZXJ2ZWQgMw=="}}'
+
+Then, in another terminal (the second 'once' replays the first):
+
+  export WARIFU_URL={{sh .URL}} WARIFU_API_KEY_FILE={{sh .KeyFile}}
+  {{sh .Program}} once --consumer demo --event-id hello-1 -- date
+  {{sh .Program}} once --consumer demo --event-id hello-1 -- date
+  {{sh .Program}} claims list
+
+Stop with Ctrl-C; what was acknowledged is kept.
+`))
+
+// shellWord quotes text for sh where that is needed.
+func shellWord(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+=,[]") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// urlOf is where a client on this machine finds the listener.
+func urlOf(address net.Addr) string {
+	tcp, ok := address.(*net.TCPAddr)
+	if ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+	}
+	return "http://" + address.String()
+}
+
+// program is how to call this program again, from any folder.
+func program() string {
+	if len(os.Args) == 0 || os.Args[0] == "" {
+		return "warifu"
+	}
+	if strings.ContainsRune(os.Args[0], filepath.Separator) {
+		return absolute(os.Args[0])
+	}
+	return os.Args[0] // found in PATH, and will be again
+}
+
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}

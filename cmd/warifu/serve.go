@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warifu/warifu/server/tenant"
+)
+
+func newServe(sys *system) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Serve the tenants of a configuration file", GroupID: groupServer, Args: cobra.NoArgs,
+		Long: `Serves the tenants of a configuration file. Settings come from defaults, the
+file, WARIFU_* variables and flags, each overriding the one before; unknown
+names are errors. A file looks so ('warifu keys new' makes the key lines):
+
+  listen: 127.0.0.1:8080
+  data: /var/lib/warifu
+  tenants:
+    - id: 1                    # never reused, not even for the same name
+      name: shop
+      strict: true             # only declared consumers
+      keys:
+        - id: "3v8kq2m4x7np5rwt"
+          secret_sha256: "64 hexadecimal digits"
+          scopes: [claim, read]
+      consumers:
+        - name: inventory
+          redelivery_window: 4h
+          lease_default: 30s
+          on_lease_loss: REGRANT      # or HOLD
+          on_unavailable: FAIL_CLOSED # or FAIL_OPEN
+
+SIGTERM makes /readyz say no, waits drain_delay, lets requests finish and
+closes the store. A second signal ends the process at once; nothing that was
+acknowledged is lost.`,
+	}
+	configFlags(cmd, serveDefault)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		c, err := loadConfig(sys, cmd.Flags(), serveDefault)
+		if err != nil {
+			return err
+		}
+		if len(c.Tenants) == 0 {
+			return exit(exitUsage, errors.New("configuration: no tenants, so nobody could call; see 'warifu serve --help'"))
+		}
+		table, err := tenantTable(c.Tenants)
+		if err != nil {
+			return err
+		}
+		d, err := newDaemon(sys, c)
+		if err != nil {
+			return err
+		}
+		d.table = func() (*tenant.Table, error) { return table, nil }
+		d.ready = func(address net.Addr) error {
+			d.log.Info("ready", "listen", address.String(), "data", c.Data, "tenants", len(c.Tenants), "version", readVersion().Version)
+			return nil
+		}
+		return d.run(cmd.Context())
+	}
+	return cmd
+}
