@@ -46,28 +46,35 @@ func (s *Store) newBuilder(now claim.Time) *builder {
 	return b
 }
 
-// put writes a record over what is stored under key. old is nil for a new key.
-func (s *Store) put(b *builder, key []byte, rec, old *claim.Record, oldBodyAside bool) error {
+// writes returns the builder's batch, made when the first write is.
+func (s *Store) writes(b *builder) *pebble.Batch {
 	if b.batch == nil {
 		b.batch = s.db.NewBatch()
 	}
+	return b.batch
+}
+
+// put writes a record over what is stored under key. old is nil for a new key.
+func (s *Store) put(b *builder, key []byte, rec, old *claim.Record, oldBodyAside bool) error {
+	batch := s.writes(b)
 	aside := rec.Completion != nil && len(rec.Completion.Body) > inlineBodyMax
 	b.value = appendRecord(b.value[:0], rec, aside)
-	if err := b.batch.Set(key, b.value, nil); err != nil {
+	if err := batch.Set(key, b.value, nil); err != nil {
 		return err
 	}
 	if aside || oldBodyAside {
 		b.body = appendBodyKey(b.body[:0], key)
 	}
 	if aside {
-		if err := b.batch.Set(b.body, rec.Completion.Body, nil); err != nil {
+		if err := batch.Set(b.body, rec.Completion.Body, nil); err != nil {
 			return err
 		}
 	} else if oldBodyAside {
-		if err := b.batch.Delete(b.body, nil); err != nil {
+		if err := batch.Delete(b.body, nil); err != nil {
 			return err
 		}
 	}
+	s.recent.put(key, rec)
 	b.top = max(b.top, rec.Fence)
 	if bucket := bucketOf(rec.ExpiresAt); old == nil || bucketOf(old.ExpiresAt) != bucket {
 		b.indexed(bucket, key)
@@ -112,6 +119,7 @@ func (s *Store) apply(b *builder) (*commit, error) {
 		err = errors.Join(err, batch.Set(indexKey(b.index[i].bucket, seq), b.index[i].data, nil))
 	}
 	if err != nil {
+		s.recent.clear()
 		return nil, errors.Join(s.failed("write", err), batch.Close())
 	}
 	s.mu.seq = seq
@@ -165,7 +173,7 @@ func (s *Store) beat() error {
 	s.mu.Lock()
 	now, _ := s.clock.now()
 	b := s.newBuilder(now)
-	b.batch = s.db.NewBatch()
+	s.writes(b)
 	c, err := s.apply(b)
 	s.mu.Unlock()
 	if err != nil {

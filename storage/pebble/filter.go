@@ -216,8 +216,12 @@ func (s *Store) RebuildFilter(ctx context.Context) error {
 	f := &s.filter
 	f.building.Lock()
 	defer f.building.Unlock()
-	// A third of room: never more than 2 bytes for a key that is there.
-	capacity := max(f.keysMin, f.count.Load()*4/3)
+	known := f.count.Load()
+	if !f.isReady.Load() {
+		known = s.estimateRecords()
+	}
+	// A third of room: no more than 2 bytes for a key that is there.
+	capacity := max(f.keysMin, known*4/3)
 	next := f.newGeneration(capacity)
 	s.mu.Lock()
 	f.next = next
@@ -237,6 +241,25 @@ func (s *Store) RebuildFilter(ctx context.Context) error {
 		f.count.Store(count)
 	}
 	return nil
+}
+
+// estimateRecords guesses how many records there are before anybody has
+// counted them: what the tables hold, versions that are not compacted yet
+// included. Too many costs memory until the next rebuild, too few a second scan.
+func (s *Store) estimateRecords() (n int64) {
+	levels, err := s.db.SSTables(pebble.WithProperties())
+	if err != nil {
+		s.cfg.Logger.Warn("tables cannot be counted; the filter may be built twice", "cause", err)
+		return 0
+	}
+	for _, tables := range levels {
+		for i := range tables {
+			if p := tables[i].Properties; p != nil {
+				n += int64(p.NumEntries) - 2*int64(p.NumDeletions)
+			}
+		}
+	}
+	return max(n, 0)
 }
 
 // scanChunk is how many keys enter the new generation under one hold of

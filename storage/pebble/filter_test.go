@@ -192,3 +192,25 @@ func TestFilterFalsePositiveRate(t *testing.T) {
 		t.Fatalf("false positives %.4f, promised 0.0065", rate)
 	}
 }
+
+// TestFilterIsSizedBeforeItsScan: a store that comes back with many keys needs
+// one scan, not two.
+func TestFilterIsSizedBeforeItsScan(t *testing.T) {
+	t.Parallel()
+	fs, clock := vfs.NewMem(), storagetest.NewClock(epoch)
+	cfg := Config{FS: fs, Clock: clock.Now, FilterKeysMin: 64}
+	s := mustOpen(t, cfg)
+	insertMany(t, s, "a", 3000)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, cfg)
+	if err := s.RebuildFilter(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.filter.grow:
+		t.Fatalf("full as soon as it was built: %+v", filterStats(t, s))
+	default:
+	}
+}

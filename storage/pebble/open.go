@@ -166,6 +166,7 @@ func (s *Store) openExisting() error {
 	s.clock.raise(max(m.hwm, hwm))
 	s.mu.seq = m.seq
 	s.mu.floor = max(m.ceil, ceil)
+	s.recent = newRecent()
 	s.filter.init(s.cfg, m.seq == 0)
 	tail, err := s.openTail(records)
 	if err != nil {
@@ -253,6 +254,9 @@ func (s *Store) openDB(mustExist bool) (*pebble.DB, error) {
 		MaxOpenFiles:  4096,
 		Logger:        engineLogger{s.cfg.Logger, s.cfg.Fatal},
 	}
+	// IDs, digests and hashes do not compress: only the last level, where records
+	// stay, is worth trying.
+	opts.ApplyCompressionSettings(compression)
 	opts.EventListener = &pebble.EventListener{
 		BackgroundError: func(err error) { s.cfg.Logger.Error("engine: background work failed", "cause", err) },
 		// The engine's own answer to damage is to end the process at once. The
@@ -379,4 +383,11 @@ func (s *Store) newestTail(seq uint64) (int, error) {
 		return 1, nil
 	}
 	return 0, nil
+}
+
+func compression() pebble.DBCompressionSettings {
+	settings := pebble.DBCompressionNone
+	last := len(settings.Levels) - 1
+	settings.Levels[last] = pebble.DBCompressionFastest.Levels[last]
+	return settings
 }

@@ -107,7 +107,7 @@ func (s *Store) insertUnseen(ks *keyset, reqs []claim.Request, found []storage.F
 		seen, audit := s.filter.test(key)
 		if audit && !seen {
 			if err := s.audit(key); err != nil {
-				return nil, errors.Join(err, b.drop())
+				return nil, errors.Join(err, s.drop(b))
 			}
 		}
 		if seen {
@@ -115,7 +115,7 @@ func (s *Store) insertUnseen(ks *keyset, reqs []claim.Request, found []storage.F
 			continue
 		}
 		if err := s.insert(b, key, &reqs[i], &found[i], suspect); err != nil {
-			return nil, errors.Join(err, b.drop())
+			return nil, errors.Join(err, s.drop(b))
 		}
 	}
 	return s.apply(b)
@@ -160,7 +160,7 @@ func (s *Store) insertReading(ks *keyset, items []int, reqs []claim.Request, fou
 	for _, i := range items {
 		key := ks.key(i)
 		if _, err := s.read(key, reqs[i].Key, &found[i].Record, true); err != nil {
-			return nil, errors.Join(err, b.drop())
+			return nil, errors.Join(err, s.drop(b))
 		}
 		if found[i].Record.State != claim.Absent {
 			found[i].Now = now
@@ -168,7 +168,7 @@ func (s *Store) insertReading(ks *keyset, items []int, reqs []claim.Request, fou
 		}
 		s.filter.add(key)
 		if err := s.insert(b, key, &reqs[i], &found[i], suspect); err != nil {
-			return nil, errors.Join(err, b.drop())
+			return nil, errors.Join(err, s.drop(b))
 		}
 	}
 	c, err := s.apply(b)
@@ -201,14 +201,16 @@ func (s *Store) fit(r *claim.Record) {
 	}
 }
 
-// drop gives up what was built.
-func (b *builder) drop() error {
+// drop gives up what was built. The records kept in memory may be among it:
+// all of them are let go, since this is rare.
+func (s *Store) drop(b *builder) error {
 	batch := b.batch
 	b.batch = nil
 	builders.Put(b)
 	if batch == nil {
 		return nil
 	}
+	s.recent.clear()
 	return batch.Close()
 }
 
@@ -307,9 +309,9 @@ func (s *Store) changeLocked(ks *keyset, key func(int) *claim.Key,
 	b := s.newBuilder(now)
 	for _, i := range ks.order {
 		f := &found[i]
-		aside, err := s.read(ks.key(i), *key(i), &f.Record, false)
+		aside, err := s.readLocked(ks.key(i), *key(i), &f.Record)
 		if err != nil {
-			return nil, errors.Join(err, b.drop())
+			return nil, errors.Join(err, s.drop(b))
 		}
 		f.Now = now
 		next, changed, err := rule(i, &f.Record, now, suspect)
@@ -319,17 +321,25 @@ func (s *Store) changeLocked(ks *keyset, key func(int) *claim.Key,
 		case changed:
 			s.fit(&next)
 			if err := s.put(b, ks.key(i), &next, &f.Record, aside); err != nil {
-				return nil, errors.Join(s.failed("write", err), b.drop())
+				return nil, errors.Join(s.failed("write", err), s.drop(b))
 			}
 			f.Record, f.Applied = next, true
 		case aside:
 			if err := s.readBody(ks.key(i), &f.Record); err != nil {
-				return nil, errors.Join(err, b.drop())
+				return nil, errors.Join(err, s.drop(b))
 			}
 		}
 	}
 	c, err := s.apply(b)
 	return s.latest(c), err
+}
+
+// readLocked is read under Store.mu, without the body.
+func (s *Store) readLocked(encoded []byte, key claim.Key, rec *claim.Record) (bodyAside bool, err error) {
+	if s.recent.get(encoded, &key, rec) {
+		return false, nil
+	}
+	return s.read(encoded, key, rec, false)
 }
 
 // read decodes the record under an encoded key; its State stays Absent when

@@ -145,6 +145,7 @@ type Store struct {
 		ceil  claim.Fence
 		floor claim.Fence // new fences are at least this
 	}
+	recent  recent
 	filter  filter
 	syncer  syncer
 	gate    gate

@@ -133,21 +133,17 @@ func (s *Store) sweepDelete(cand candidates, out *storage.Swept) (*commit, error
 	now, _ := s.clock.now()
 	out.Now = now
 	b := s.newBuilder(now)
-	b.batch = s.db.NewBatch()
 	// A record whose expiry moved has several entries; it goes once.
 	slices.SortFunc(cand.keys, bytes.Compare)
 	for _, key := range slices.CompactFunc(cand.keys, bytes.Equal) {
 		if err := s.sweepOne(b, key, now, out); err != nil {
-			return nil, errors.Join(err, b.drop())
+			return nil, errors.Join(err, s.drop(b))
 		}
 	}
 	if cand.used != nil {
-		if err := b.batch.DeleteRange(cand.from, cand.used, nil); err != nil {
-			return nil, errors.Join(s.failed("sweep", err), b.drop())
+		if err := s.writes(b).DeleteRange(cand.from, cand.used, nil); err != nil {
+			return nil, errors.Join(s.failed("sweep", err), s.drop(b))
 		}
-	}
-	if b.batch.Empty() {
-		return nil, b.drop()
 	}
 	return s.apply(b)
 }
@@ -158,7 +154,7 @@ func (s *Store) sweepOne(b *builder, encoded []byte, now claim.Time, out *storag
 		return s.failed("sweep", err)
 	}
 	var rec claim.Record
-	aside, err := s.read(encoded, key, &rec, false)
+	aside, err := s.readLocked(encoded, key, &rec)
 	if err != nil || rec.State == claim.Absent {
 		return err
 	}
@@ -172,7 +168,8 @@ func (s *Store) sweepOne(b *builder, encoded []byte, now claim.Time, out *storag
 	// the clock has passed it: the key's next life begins above this one.
 	s.mu.floor = max(s.mu.floor, rec.Fence+1)
 	out.Deleted++
-	if err := b.batch.Delete(encoded, nil); err != nil {
+	s.recent.drop(encoded, &key)
+	if err := s.writes(b).Delete(encoded, nil); err != nil {
 		return s.failed("sweep", err)
 	}
 	if aside {
