@@ -194,15 +194,17 @@ func (b *batcher[I, R]) run() {
 }
 
 // take ends one batch and moves what waits into the next; an empty one ends the
-// sender.
+// sender. A sender that was just started has no last batch, and takes whatever
+// is there: that it is worthwhile, or has waited enough, is why it was started.
 func (b *batcher[I, R]) take(last []*call[I, R]) []*call[I, R] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.underway -= len(last)
 	b.mu.active--
+	again := len(last) > 0
 	clear(last) // it is answered; its callers own it again
 	batch := last[:0]
-	if len(b.mu.queue) > 0 && !b.worthwhile() {
+	if again && len(b.mu.queue) > 0 && !b.worthwhile() {
 		b.startOrHold(false)
 	} else {
 		batch = b.fill(batch)
