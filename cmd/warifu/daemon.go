@@ -10,6 +10,7 @@ import (
 	"net/http/pprof"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -40,6 +41,12 @@ func newDaemon(sys *system, c *config) (*daemon, error) {
 	return &daemon{sys: sys, config: c, log: sys.logger(c.LogFormat, level)}, nil
 }
 
+// gcPercent is GOGC where the environment sets none. What a request allocates is
+// gone with it and little stays (the block cache and the memtables lie outside
+// the heap): collecting less often costs some tens of MiB and saves a tenth of
+// the CPU of a claim.
+const gcPercent = 400
+
 // run serves until the first SIGINT or SIGTERM and then ends in order: not
 // ready, requests under way, loops, store. A second signal ends the process at
 // once, which loses nothing that was acknowledged.
@@ -52,7 +59,18 @@ func (d *daemon) run(ctx context.Context) error {
 		return err
 	}
 	defer closeQuietly(public)
-	store, err := pebble.Open(pebble.Config{Dir: d.config.Data, Clock: d.sys.now, Logger: d.log})
+	if d.sys.env("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	started := d.sys.now()
+	store, err := pebble.Open(pebble.Config{
+		Dir: d.config.Data, Clock: d.sys.now, Logger: d.log,
+		Monotonic: func() time.Duration { return d.sys.now().Sub(started) },
+		Fatal: func(cause string) {
+			d.log.Error("the store cannot go on after a disk error; the process ends: look at the disk, then start again", "cause", cause)
+			os.Exit(exitStore)
+		},
+	})
 	if err != nil {
 		return fmt.Errorf("open the store in %s: %w", d.config.Data, err)
 	}

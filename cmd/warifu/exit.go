@@ -9,11 +9,12 @@ import (
 // Exit codes. They are part of the interface: `warifu help exit-codes`.
 const (
 	exitOK          = 0
-	exitFailed      = 1 // the work was tried and failed
-	exitUsage       = 2 // a flag, an argument, a variable or the configuration is wrong
-	exitUnavailable = 3 // the server cannot be reached or cannot answer; try again
-	exitDenied      = 4 // the API key is missing, wrong, or not allowed to do this
-	exitNotFound    = 5 // nothing is stored of this key
+	exitFailed      = 1  // the work was tried and failed
+	exitUsage       = 2  // a flag, an argument, a variable or the configuration is wrong
+	exitUnavailable = 3  // the server cannot be reached or cannot answer; try again
+	exitDenied      = 4  // the API key is missing, wrong, or not allowed to do this
+	exitNotFound    = 5  // nothing is stored of this key
+	exitStore       = 70 // EX_SOFTWARE: a server ended at once because its disk failed
 
 	// Only `once`, where every other code is the command's own.
 	exitOnceRefused       = 65  // EX_DATAERR: MISMATCH, IN_DOUBT, TOO_OLD: not run, look at it

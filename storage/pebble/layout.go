@@ -24,7 +24,6 @@ var (
 	recordLower = []byte{recordPrefix}
 	recordUpper = []byte{recordPrefix + 1}
 	indexLower  = []byte{indexPrefix}
-	indexUpper  = []byte{indexPrefix + 1}
 )
 
 var errBadKey = errors.New("a stored key is not one of ours")
@@ -77,13 +76,6 @@ func indexKey(bucket int64, seq uint64) []byte {
 	key = append(key, indexPrefix)
 	key = binary.BigEndian.AppendUint64(key, uint64(bucket))
 	return binary.BigEndian.AppendUint64(key, seq)
-}
-
-func parseIndexKey(key []byte) (bucket int64, err error) {
-	if len(key) != 17 {
-		return 0, errBadKey
-	}
-	return int64(binary.BigEndian.Uint64(key[1:9])), nil
 }
 
 // indexEntry collects record keys of one bucket. Keys come in sorted order

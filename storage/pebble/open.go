@@ -249,7 +249,7 @@ func (s *Store) openDB(mustExist bool) (*pebble.DB, error) {
 		FS: s.cfg.FS, Cache: cache, ErrorIfNotExists: mustExist,
 		FormatMajorVersion: formatVersion,
 		MemTableSize:       s.cfg.MemTableBytes, MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold: 4, L0StopWritesThreshold: 24,
+		L0CompactionThreshold: 8, L0StopWritesThreshold: 32,
 		LBaseMaxBytes: 256 << 20,
 		MaxOpenFiles:  4096,
 		Logger:        engineLogger{s.cfg.Logger, s.cfg.Fatal},
@@ -262,7 +262,7 @@ func (s *Store) openDB(mustExist bool) (*pebble.DB, error) {
 		// The engine's own answer to damage is to end the process at once. The
 		// caller whose read met it is told first, and Run ends with it.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			_ = s.damaged(fmt.Errorf("%w: %s: %w", storage.ErrDamaged, info.Path, info.Details)) //nolint:errcheck // remembered
+			_ = s.damaged(fmt.Errorf("%w: %s: %w", storage.ErrDamaged, info.Path, info.Details))
 		},
 	}
 	for i := range opts.Levels {

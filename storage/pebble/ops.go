@@ -18,7 +18,6 @@ import (
 // them: sorted keys find their neighbours in cache, in the memtable and in the
 // expiry index.
 type keyset struct {
-	salt  [filterSaltLen]byte // before the first key: the filter hashes it along
 	buf   []byte
 	spans [][2]int
 	order []int

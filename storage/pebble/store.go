@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,16 +23,13 @@ import (
 // Defaults of Config.
 const (
 	CacheBytesDefault     = 128 << 20
-	MemTableBytesDefault  = 32 << 20
+	MemTableBytesDefault  = 64 << 20
 	StallMaxDefault       = 2 * time.Second
 	FreeClaimsMinDefault  = 1 << 30
 	FreeBodiesMinDefault  = 256 << 20
 	FilterKeysMinDefault  = 1 << 20
 	FilterBytesMaxDefault = 1 << 30
 )
-
-// fatalExitCode is the status of a process whose disk failed under it.
-const fatalExitCode = 70
 
 // Config says where a store lives and how it behaves. Zero values mean the
 // defaults.
@@ -70,7 +66,7 @@ type Config struct {
 	FreeClaimsMin uint64
 	FreeBodiesMin uint64
 	// Fatal is called when the engine cannot go on after an I/O error; it must
-	// not return. Ends the process with status 70 when nil.
+	// end the process. It panics when nil, on a goroutine of the store's own.
 	Fatal func(message string)
 
 	// hooks let tests stop at the places where races live.
@@ -98,11 +94,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.FilterKeysMin, FilterKeysMinDefault)
 	setDefault(&c.FilterBytesMax, FilterBytesMaxDefault)
 	if c.Fatal == nil {
-		logger := c.Logger
-		c.Fatal = func(message string) {
-			logger.Error("the store cannot go on; the process ends", "cause", message)
-			os.Exit(fatalExitCode)
-		}
+		c.Fatal = func(message string) { panic("the store cannot go on: " + message) }
 	}
 	return c
 }

@@ -26,7 +26,6 @@ type candidates struct {
 	cursor []byte // where the next step begins; nil at the end
 	used   []byte // entries before this key are used up; nil: none
 	from   []byte // first entry of the step
-	oldest claim.Time
 }
 
 // Sweep implements storage.Store.
@@ -107,7 +106,7 @@ func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidat
 		}
 		skip = 0
 		if bytes.Compare(entry, whole) < 0 {
-			cand.used = append(entry, 0)
+			cand.used = append(bytes.Clone(entry), 0)
 		}
 	}
 	return cand, s.failed("sweep", it.Error())

