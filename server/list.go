@@ -82,7 +82,7 @@ func (s *admin) list(call *interceptor.Call, m *warifuv1.ListClaimsRequest) (sto
 		if at <= int(claim.Absent) {
 			return l, fault.Invalid(fmt.Sprintf("states[%d]", i), limitStates)
 		}
-		if s := claim.State(at); !slices.Contains(l.States, s) {
+		if s := claim.State(at); !slices.Contains(l.States, s) { //nolint:gosec // an index into states
 			l.States = append(l.States, s)
 		}
 	}
@@ -123,7 +123,7 @@ func (p *pageTokens) open(l *storage.List, token string) (cursor []byte, ok bool
 func (p *pageTokens) mac(l *storage.List, cursor []byte) []byte {
 	h := hmac.New(sha256.New, p.key)
 	var b []byte
-	b = binary.BigEndian.AppendUint64(b, uint64(l.Tenant))
+	b = binary.BigEndian.AppendUint64(b, uint64(l.Tenant)) //nolint:gosec // its bits
 	b = binary.AppendUvarint(b, uint64(len(l.Consumer)))
 	b = append(b, l.Consumer...)
 	b = binary.AppendUvarint(b, uint64(len(l.Prefix)))

@@ -210,7 +210,7 @@ func canonicalAttempt(s string) bool {
 // jittered lengthens d by up to a fifth, so that those who were told the same
 // do not all come back at once, and nobody comes before there is anything new.
 func jittered(d time.Duration) time.Duration {
-	later := time.Duration(rand.Float64() * retryJitter * float64(d)) //nolint:gosec // spreads load, guards nothing
+	later := time.Duration(rand.Float64() * retryJitter * float64(d))
 	return (d + later + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
@@ -225,7 +225,7 @@ func policyMessage(c *tenant.Consumer) *warifuv1.Policy {
 		RedeliveryWindow: durationpb.New(c.Policy.Window), Retention: durationpb.New(c.Policy.Retention),
 		LeaseDefault: durationpb.New(c.LeaseDefault), LeaseMax: durationpb.New(c.LeaseMax),
 		HoldMax: durationpb.New(c.Policy.HoldMax), AttemptsMax: c.Policy.AttemptsMax,
-		ResultBytesMax: uint32(c.Policy.ResultBytesMax),
+		ResultBytesMax: uint32(c.Policy.ResultBytesMax), //nolint:gosec // never negative
 		DigestRequired: c.DigestRequired,
 	}
 	if c.OnUnavailable == tenant.FailOpen {

@@ -149,8 +149,8 @@ const SweepLimitMax = 1000
 // List asks for one page of a tenant's records.
 type List struct {
 	Tenant   claim.TenantID
-	Consumer string // "" lists all
-	Prefix   string // of event IDs; needs Consumer
+	Consumer string        // "" lists all
+	Prefix   string        // of event IDs; needs Consumer
 	States   []claim.State // as decisions see them at Page.Now; nil lists all
 	Cursor   []byte        // nil begins
 	Limit    int           // 1–ListLimitMax

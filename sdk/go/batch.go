@@ -20,8 +20,6 @@ const (
 	batchBytesMax = 1<<20 - 32<<10
 	// itemBytes is what a message costs beyond its texts and bodies.
 	itemBytes = 128
-	// gatherMax bounds how long calls gather while other requests are under way.
-	gatherMax = 5 * time.Millisecond
 )
 
 // call is one item on its way: filled by its caller, sent by a sender, and
@@ -48,11 +46,10 @@ const (
 	callLeft
 )
 
-// batcher lets calls that are made at the same time travel together. A lone
-// call goes out at once. While requests are under way calls gather, until as
-// many wait as are under way, or for a short time: many small requests would
-// cost everybody more than the wait. Senders live as long as there is something
-// to send.
+// batcher lets calls that are made at the same time travel together. Nobody
+// waits for company: a free sender takes all that is queued, and while its
+// request is under way the next one fills. Senders are few, so that requests
+// are full, and live as long as there is something to send.
 type batcher[I, R any] struct {
 	op       string
 	client   *Client
@@ -69,11 +66,8 @@ type batcher[I, R any] struct {
 
 	mu struct {
 		sync.Mutex
-		queue    []*call[I, R]
-		active   int // senders at work; at least one while anything waits
-		underway int // calls they have taken
-		held     bool
-		hold     *time.Timer // runs while held
+		queue  []*call[I, R]
+		active int // senders at work; at least one while anything waits
 	}
 }
 
@@ -144,74 +138,35 @@ func (b *batcher[I, R]) enqueue(c *call[I, R]) bool {
 	}
 	b.mu.queue = append(b.mu.queue, c)
 	if b.mu.active < b.senders {
-		b.startOrHold(b.worthwhile())
+		b.mu.active++
+		b.client.senders.Go(b.run)
 	}
 	b.mu.Unlock()
 	return true
 }
 
-// worthwhile reports whether what waits is worth a request of its own now.
-func (b *batcher[I, R]) worthwhile() bool {
-	return b.mu.active == 0 || len(b.mu.queue) >= min(b.mu.underway, b.itemsMax)
-}
-
-// startOrHold puts one more sender to work, or sees to it that one starts soon.
-func (b *batcher[I, R]) startOrHold(start bool) {
-	switch {
-	case start:
-		b.mu.active++
-		b.client.senders.Go(b.run)
-	case b.mu.held:
-	case b.mu.hold == nil:
-		b.mu.held, b.mu.hold = true, time.AfterFunc(gatherMax, b.letGo)
-	default:
-		b.mu.held = true
-		b.mu.hold.Reset(gatherMax)
-	}
-}
-
-// letGo ends a hold.
-func (b *batcher[I, R]) letGo() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.held = false
-	if len(b.mu.queue) > 0 && b.mu.active < b.senders {
-		b.startOrHold(true)
-	}
-}
-
-// run is one sender.
+// run is one sender: it sends what waits, batch by batch, until nothing does.
 func (b *batcher[I, R]) run() {
 	var batch []*call[I, R]
 	for {
-		batch = b.take(batch)
-		if len(batch) == 0 {
+		// Who is about to call, those that were just answered among them, comes
+		// along: fewer and fuller requests, and no delay when nobody does.
+		runtime.Gosched()
+		if batch = b.take(batch); len(batch) == 0 {
 			return
 		}
 		b.exchange(batch)
-		runtime.Gosched() // who was just answered may have more to send
 	}
 }
 
-// take ends one batch and moves what waits into the next; an empty one ends the
-// sender. A sender that was just started has no last batch, and takes whatever
-// is there: that it is worthwhile, or has waited enough, is why it was started.
+// take moves what waits into the next batch; an empty one ends the sender.
 func (b *batcher[I, R]) take(last []*call[I, R]) []*call[I, R] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.underway -= len(last)
-	b.mu.active--
-	again := len(last) > 0
 	clear(last) // it is answered; its callers own it again
-	batch := last[:0]
-	if again && len(b.mu.queue) > 0 && !b.worthwhile() {
-		b.startOrHold(false)
-	} else {
-		batch = b.fill(batch)
-	}
-	if len(batch) > 0 {
-		b.mu.active++
-		b.mu.underway += len(batch)
+	batch := b.fill(last[:0])
+	if len(batch) == 0 {
+		b.mu.active--
 	}
 	return batch
 }

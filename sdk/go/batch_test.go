@@ -74,35 +74,21 @@ func TestLoneCallIsNotHeldBack(t *testing.T) {
 	})
 }
 
-// While a request hangs, others gather beside it: until they are as many, or
-// for a short time.
-func TestCallsGatherWhileOthersAreUnderWay(t *testing.T) {
+// A sender that ends and a call that comes then must not miss each other.
+func TestNoCallIsLeftBehind(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		waiting int
-		want    time.Duration
-	}{{9, gatherMax}, {10, 0}} {
-		synctest.Test(t, func(t *testing.T) {
-			c, f := setup(t)
-			c.claims.mu.active, c.claims.mu.underway = 1, 10 // a request that hangs
-			var wg sync.WaitGroup
-			began := time.Now()
-			for i := range tt.waiting {
-				wg.Go(func() {
-					if _, err := c.Claim(t.Context(), event(strconv.Itoa(i))); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			wg.Wait()
-			if d := time.Since(began); d != tt.want {
-				t.Errorf("%d calls waited for %s, want %s", tt.waiting, d, tt.want)
-			}
-			if got := f.rpcs("BatchClaim"); got != 1 {
-				t.Errorf("%d requests", got)
+	c, _ := setup(t, WithBatching(Batching{Senders: 1}))
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 200 {
+				if _, err := c.Claim(t.Context(), event(fmt.Sprintf("%d-%d", w, i))); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
+	wg.Wait()
 }
 
 // Messages are used again: nothing of one claim may come with the next.
@@ -239,48 +225,50 @@ func TestCallerLeavesAtOnce(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { testCallerLeaves(t, tt.sent, tt.own, tt.notApplied, tt.state) })
+			synctest.Test(t, callerLeaves(tt.sent, tt.own, tt.notApplied, tt.state))
 		})
 	}
 }
 
-func testCallerLeaves(t *testing.T, sent, own, notApplied bool, state warifuv1.State) {
-	c, f := setup(t, WithBatching(Batching{Senders: 1}))
-	letGo := hold(f)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	if !sent { // keep the only sender busy
-		wg.Go(func() {
-			if _, err := c.Claim(t.Context(), event("other")); err != nil {
-				t.Error(err)
-			}
-		})
+func callerLeaves(sent, own, notApplied bool, state warifuv1.State) func(*testing.T) {
+	return func(t *testing.T) {
+		c, f := setup(t, WithBatching(Batching{Senders: 1}))
+		letGo := hold(f)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		if !sent { // keep the only sender busy
+			wg.Go(func() {
+				if _, err := c.Claim(t.Context(), event("other")); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var opts []ClaimOption
+		if own {
+			opts = append(opts, WithAttemptID("7d444840-9dc0-4bdf-8b72-1f0a3b6f1d11"))
+		}
+		left := make(chan error, 1)
+		go func() {
+			_, err := c.Claim(ctx, event("e"), opts...)
+			left <- err
+		}()
 		synctest.Wait()
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var opts []ClaimOption
-	if own {
-		opts = append(opts, WithAttemptID("7d444840-9dc0-4bdf-8b72-1f0a3b6f1d11"))
-	}
-	left := make(chan error, 1)
-	go func() {
-		_, err := c.Claim(ctx, event("e"), opts...)
-		left <- err
-	}()
-	synctest.Wait()
-	cancel()
-	err := <-left // though the server has not answered
-	e, ok := errors.AsType[*Error](err)
-	if !ok || !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
-		t.Errorf("error: %v", err)
-	} else if e.NotApplied != notApplied || errors.Is(err, ErrOutcomeUnknown) == notApplied {
-		t.Errorf("not applied: %v, want %v: %v", e.NotApplied, notApplied, err)
-	}
-	letGo()
-	wg.Wait()
-	synctest.Wait()
-	if got := f.record("e").stateOf(); got != state {
-		t.Errorf("the event is %s, want %s", got, state)
+		cancel()
+		err := <-left // though the server has not answered
+		e, ok := errors.AsType[*Error](err)
+		if !ok || !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+			t.Errorf("error: %v", err)
+		} else if e.NotApplied != notApplied || errors.Is(err, ErrOutcomeUnknown) == notApplied {
+			t.Errorf("not applied: %v, want %v: %v", e.NotApplied, notApplied, err)
+		}
+		letGo()
+		wg.Wait()
+		synctest.Wait()
+		if got := f.record("e").stateOf(); got != state {
+			t.Errorf("the event is %s, want %s", got, state)
+		}
 	}
 }
 

@@ -150,7 +150,7 @@ func (i *claimItem) forget() {
 }
 
 func setDuration(to *durationpb.Duration, d time.Duration) *durationpb.Duration {
-	to.Seconds, to.Nanos = int64(d/time.Second), int32(d%time.Second) //nolint:gosec // below 1e9
+	to.Seconds, to.Nanos = int64(d/time.Second), int32(d%time.Second)
 	return to
 }
 
@@ -239,7 +239,7 @@ func checkClaim(e *Event, s *claimSettings, record *warifuv1.Completion) *Error 
 // checkText takes fields and their texts by turns.
 func checkText(op string, fields ...string) *Error {
 	for i := 0; i < len(fields); i += 2 {
-		if !utf8.ValidString(fields[i+1]) {
+		if !utf8.ValidString(fields[i+1]) { //nolint:gosec // they come in pairs
 			e := answered(op, ErrInvalid)
 			e.Field, e.Limit = fields[i], notUTF8
 			return e

@@ -25,8 +25,8 @@ func TestCloseWaitsForHandlersAndTheirCompletions(t *testing.T) {
 		go func() { closed <- c.Close() }()
 		synctest.Wait()
 		select {
-		case <-closed:
-			t.Fatal("Close did not wait")
+		case err := <-closed:
+			t.Fatalf("Close did not wait: %v", err)
 		default:
 		}
 		// New calls are refused meanwhile, and certainly not applied.
@@ -68,8 +68,8 @@ func TestCloseWaitsForSendersOfCallersThatLeft(t *testing.T) {
 		go func() { closed <- c.Close() }()
 		synctest.Wait()
 		select {
-		case <-closed:
-			t.Error("Close left a request behind")
+		case err := <-closed:
+			t.Errorf("Close left a request behind: %v", err)
 		default:
 		}
 		letGo()

@@ -108,7 +108,7 @@ func (c *Client) finish(ctx context.Context, g *Grant, done *Completion, until t
 	defer cancel()
 	result := Result{Stored: done.stored(), Applied: true}
 	omitted, err := c.complete(ctx, g, done)
-	for err != nil && (err.kind == ErrUnavailable || err.kind == ErrOverloaded) {
+	for err != nil && (errors.Is(err.kind, ErrUnavailable) || errors.Is(err.kind, ErrOverloaded)) {
 		pause := max(err.RetryAfter, completePause/2+rand.N(completePause/2))
 		if time.Until(until) <= pause || !sleep(ctx, pause) {
 			break

@@ -23,6 +23,7 @@ func returns(c Completion, err error) Handler {
 }
 
 func mustNotRun(t *testing.T) Handler {
+	t.Helper()
 	return func(context.Context, Grant) (Completion, error) {
 		t.Error("the handler ran")
 		return Completion{}, nil
@@ -236,6 +237,7 @@ func TestHandlersContextEndsWithTheLease(t *testing.T) {
 			f.mu.records["e"].fence, f.mu.records["e"].attempt = 99, "somebody else"
 		}, fakeLease / 2, true},
 		{"the server cannot be reached", func(t *testing.T, f *fake) {
+			t.Helper()
 			f.fail(func(context.Context, string) error { return unavailable(t, true) })
 		}, fakeLease, false},
 		{"heartbeats are never answered", func(_ *testing.T, f *fake) {
@@ -348,14 +350,12 @@ func TestDisconnectBeforeTheHandlerGivesTheGrantBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := setup(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		g := Grant{Consumer: "billing", EventID: "e", LeaseUntil: time.Now().Add(time.Minute)}
 		answer, err := c.Claim(ctx, event("e"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		g = answer.Grant
 		cancel()
-		if _, err := c.run(ctx, g, 0, mustNotRun(t)); !errors.Is(err, context.Canceled) {
+		if _, err := c.run(ctx, answer.Grant, 0, mustNotRun(t)); !errors.Is(err, context.Canceled) {
 			t.Errorf("error: %v", err)
 		}
 		if got := f.record("e").stateOf(); got != warifuv1.State_STATE_RELEASED {

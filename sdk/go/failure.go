@@ -29,7 +29,7 @@ func failedCall(op string, err error) *Error {
 		readDetail(e, info, d)
 	}
 	e.describe(info, ce.Code())
-	if e.kind == ErrReply && brokenOff(err) {
+	if errors.Is(e.kind, ErrReply) && brokenOff(err) {
 		e.kind, e.again = ErrUnavailable, true
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
@@ -81,57 +81,57 @@ func (e *Error) describe(info *warifuv1.ErrorInfo, code connect.Code) {
 	if d := info.GetRetryAfter(); d != nil {
 		e.RetryAfter = d.AsDuration()
 	}
-	e.kind, e.again = meaning(info.GetReason(), code)
+	e.again, e.kind = meaning(info.GetReason(), code)
 }
 
 // meaning is the one table from the server's reasons to sentinels; again says
 // that sending the same request soon can help. Errors without a reason come
 // from what stands between us and the server, and mean what their code says.
-func meaning(reason warifuv1.Reason, code connect.Code) (kind error, again bool) {
+func meaning(reason warifuv1.Reason, code connect.Code) (again bool, kind error) {
 	switch reason {
 	case warifuv1.Reason_REASON_INVALID_FIELD, warifuv1.Reason_REASON_INVALID_PAGE_TOKEN:
-		return ErrInvalid, false
+		return false, ErrInvalid
 	case warifuv1.Reason_REASON_UNAUTHENTICATED:
-		return ErrUnauthenticated, false
+		return false, ErrUnauthenticated
 	case warifuv1.Reason_REASON_PERMISSION_DENIED:
-		return ErrPermissionDenied, false
+		return false, ErrPermissionDenied
 	case warifuv1.Reason_REASON_UNKNOWN_CONSUMER:
-		return ErrUnknownConsumer, false
+		return false, ErrUnknownConsumer
 	case warifuv1.Reason_REASON_ATTEMPT_ENDED:
-		return ErrAttemptEnded, false
+		return false, ErrAttemptEnded
 	case warifuv1.Reason_REASON_STORE_UNAVAILABLE, warifuv1.Reason_REASON_OUTCOME_UNKNOWN,
 		warifuv1.Reason_REASON_SHUTTING_DOWN, warifuv1.Reason_REASON_DEADLINE_EXCEEDED,
 		warifuv1.Reason_REASON_CANCELED:
-		return ErrUnavailable, true
+		return true, ErrUnavailable
 	case warifuv1.Reason_REASON_CLOCK_SUSPECT, warifuv1.Reason_REASON_RESTORED,
 		warifuv1.Reason_REASON_STORE_FULL:
-		return ErrUnavailable, false // lasts longer than a call
+		return false, ErrUnavailable // lasts longer than a call
 	case warifuv1.Reason_REASON_OVERLOADED:
-		return ErrOverloaded, true
+		return true, ErrOverloaded
 	case warifuv1.Reason_REASON_INTERNAL:
-		return ErrInternal, false
+		return false, ErrInternal
 	case warifuv1.Reason_REASON_UNSPECIFIED:
 	}
 	return meaningOfCode(code)
 }
 
-func meaningOfCode(code connect.Code) (kind error, again bool) {
+func meaningOfCode(code connect.Code) (again bool, kind error) {
 	switch code {
 	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeAborted:
-		return ErrUnavailable, true
+		return true, ErrUnavailable
 	case connect.CodeResourceExhausted:
-		return ErrOverloaded, true
+		return true, ErrOverloaded
 	case connect.CodeUnauthenticated:
-		return ErrUnauthenticated, false
+		return false, ErrUnauthenticated
 	case connect.CodePermissionDenied:
-		return ErrPermissionDenied, false
+		return false, ErrPermissionDenied
 	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
-		return ErrInvalid, false
+		return false, ErrInvalid
 	case connect.CodeInternal, connect.CodeDataLoss:
-		return ErrInternal, false
+		return false, ErrInternal
 	case connect.CodeUnknown, connect.CodeUnimplemented, connect.CodeNotFound, connect.CodeAlreadyExists:
 	}
-	return ErrReply, false
+	return false, ErrReply
 }
 
 // ended is the error of a caller whose context ended. Only a deadline leaves

@@ -33,7 +33,7 @@ type keeper struct {
 	lease  time.Duration
 	margin time.Duration
 
-	ctx     context.Context // the handler's //nolint:containedctx // made and ended here
+	ctx     context.Context //nolint:containedctx // the handler's, made here and ended by lose
 	lose    context.CancelCauseFunc
 	endBeat context.CancelFunc
 	beating sync.WaitGroup
@@ -128,7 +128,7 @@ func (k *keeper) beat(ctx context.Context) {
 			k.mu.Unlock()
 		case ctx.Err() != nil:
 			return
-		case err.kind == ErrStale:
+		case errors.Is(err.kind, ErrStale):
 			k.loseLease(err)
 			return
 		default:

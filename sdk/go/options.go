@@ -16,7 +16,7 @@ import (
 // The environment that New reads where its arguments are silent.
 const (
 	envURL    = "WARIFU_URL"
-	envAPIKey = "WARIFU_API_KEY"
+	envAPIKey = "WARIFU_API_KEY" //nolint:gosec // the name of the variable, not a key
 )
 
 // Defaults and bounds.
@@ -26,7 +26,7 @@ const (
 	triesMax        = 10
 	delayMinDefault = 50 * time.Millisecond
 	delayMaxDefault = 2 * time.Second
-	sendersDefault  = 4
+	sendersDefault  = 2
 	sendersMax      = 64
 	itemsMaxDefault = 500 // the contract's bound for one batch
 )
@@ -98,13 +98,13 @@ func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) { c.logger = l })
 }
 
-// Batching says how concurrent calls share requests. A lone call goes out at
-// once. While requests are under way calls gather, until as many wait as are
-// under way, and for 5 ms at most.
+// Batching says how concurrent calls share requests. A call goes out at once
+// while a sender is free; those that come while all are at work share the next
+// request.
 type Batching struct {
 	// ItemsMax is how many calls one request carries at most; 1-500, 500 when 0.
 	ItemsMax int
-	// Senders is how many requests of a kind are under way at most; 1-64, 4
+	// Senders is how many requests of a kind are under way at most; 1-64, 2
 	// when 0.
 	Senders int
 }

@@ -77,23 +77,21 @@ func TestTriesAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
-		err     func(*testing.T) error
+		err     error
 		timeout time.Duration // of the caller
 		tries   int
 	}{
-		{"by their number", func(t *testing.T) error { return unavailable(t, true) }, time.Hour, 3},
-		{"by the caller's deadline", func(t *testing.T) error { return unavailable(t, true) }, time.Nanosecond, 1},
-		{"by the server's patience", func(t *testing.T) error {
-			return rpcError(t, connect.CodeUnavailable, &warifuv1.ErrorInfo{
-				Reason: warifuv1.Reason_REASON_SHUTTING_DOWN, RetryAfter: durationpb.New(time.Minute), NotApplied: true,
-			})
-		}, time.Hour, 1},
+		{"by their number", unavailable(t, true), time.Hour, 3},
+		{"by the caller's deadline", unavailable(t, true), time.Nanosecond, 1},
+		{"by the server's patience", rpcError(t, connect.CodeUnavailable, &warifuv1.ErrorInfo{
+			Reason: warifuv1.Reason_REASON_SHUTTING_DOWN, RetryAfter: durationpb.New(time.Minute), NotApplied: true,
+		}), time.Hour, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c, f := setup(t)
-				f.before = func(context.Context, string) error { return tt.err(t) }
+				f.before = func(context.Context, string) error { return tt.err }
 				ctx, cancel := context.WithTimeout(t.Context(), tt.timeout)
 				defer cancel()
 				_, err := c.Claim(ctx, event("e"))
@@ -131,27 +129,21 @@ func TestOneUnknownSendMakesTheCallUnknown(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
-		errs    func(*testing.T) []error
+		errs    []error
 		unknown bool
 		kind    error
 	}{
-		{"all not applied", func(t *testing.T) []error {
-			return []error{unavailable(t, true), unavailable(t, true), unavailable(t, true)}
-		}, false, ErrUnavailable},
-		{"first unknown", func(t *testing.T) []error {
-			return []error{unavailable(t, false), unavailable(t, true), unavailable(t, true)}
-		}, true, ErrUnavailable},
-		{"unknown, then refused", func(t *testing.T) []error {
-			return []error{unavailable(t, false), rpcError(t, connect.CodeUnauthenticated, &warifuv1.ErrorInfo{
-				Reason: warifuv1.Reason_REASON_UNAUTHENTICATED, NotApplied: true,
-			})}
-		}, true, ErrUnauthenticated},
+		{"all not applied", []error{unavailable(t, true), unavailable(t, true), unavailable(t, true)}, false, ErrUnavailable},
+		{"first unknown", []error{unavailable(t, false), unavailable(t, true), unavailable(t, true)}, true, ErrUnavailable},
+		{"unknown, then refused", []error{unavailable(t, false), rpcError(t, connect.CodeUnauthenticated, &warifuv1.ErrorInfo{
+			Reason: warifuv1.Reason_REASON_UNAUTHENTICATED, NotApplied: true,
+		})}, true, ErrUnauthenticated},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c, f := setup(t)
-				fail := failing(tt.errs(t)...)
+				fail := failing(tt.errs...)
 				f.before = func(context.Context, string) error { return fail() }
 				_, err := c.Claim(t.Context(), event("e"))
 				if !errors.Is(err, tt.kind) || errors.Is(err, ErrOutcomeUnknown) != tt.unknown {

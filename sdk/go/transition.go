@@ -32,13 +32,13 @@ func (c *Client) complete(ctx context.Context, g *Grant, done *Completion) (Omis
 		m = done.message(true)
 		err = c.completeOnce(ctx, g, m)
 	}
-	return Omission(m.GetResultOmitted()), err
+	return Omission(m.GetResultOmitted()), err //nolint:gosec // a small enum
 }
 
 // tooLarge recognises the server's refusal of a body above the consumer's
 // limit, which only the server knows.
 func tooLarge(e *Error, done *Completion) bool {
-	return e != nil && e.kind == ErrInvalid && len(done.Body) > 0 &&
+	return e != nil && errors.Is(e.kind, ErrInvalid) && len(done.Body) > 0 &&
 		(e.Field == "result" || strings.HasSuffix(e.Field, ".result"))
 }
 

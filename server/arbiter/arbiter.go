@@ -78,7 +78,7 @@ type Config struct {
 func (c *Config) validate() error {
 	var faults []error
 	if c.Store == nil {
-		faults = append(faults, errors.New("Store is missing"))
+		faults = append(faults, errors.New("the Store is missing"))
 	}
 	bounded(&faults, "Senders", &c.Senders, SendersDefault, 1, SendersMax)
 	bounded(&faults, "QueueItemsMax", &c.QueueItemsMax, QueueItemsDefault, claim.BatchItemsMax, 1<<20)

@@ -146,6 +146,7 @@ func BenchmarkArbiterUnary(b *testing.B) {
 }
 
 func unary(b *testing.B, a *Arbiter, callers int) {
+	b.Helper()
 	b.ReportAllocs()
 	var wg sync.WaitGroup
 	var left atomic.Int64

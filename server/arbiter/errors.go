@@ -45,5 +45,5 @@ func (l *lane[Q, A]) known(err error) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w (%v)", l.unsure, err)
+	return fmt.Errorf("%w (%v)", l.unsure, err) //nolint:errorlint // told, as said above
 }

@@ -46,7 +46,7 @@ const (
 
 // call is one caller's items on their way through a lane.
 type call[Q, A any] struct {
-	ctx  context.Context // only asked whether it ended; store calls are detached
+	ctx  context.Context //nolint:containedctx // only asked whether it ended; store calls are detached
 	reqs []Q
 	out  []A
 	done chan struct{} // one token when all items are answered
@@ -177,7 +177,7 @@ func (l *lane[Q, A]) leave(c *call[Q, A]) error {
 		l.count.left.Add(1)
 		// The cause is told, not wrapped: an error of the context means that
 		// nothing was applied.
-		return fmt.Errorf("%s: %w (the caller left: %v)", l.action, l.unsure, context.Cause(c.ctx))
+		return fmt.Errorf("%s: %w (the caller left: %v)", l.action, l.unsure, context.Cause(c.ctx)) //nolint:errorlint // told, as said above
 	}
 }
 

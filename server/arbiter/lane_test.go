@@ -491,8 +491,8 @@ func TestTransitionBetweenChanges(t *testing.T) {
 	fence := r.granted(own).Fence
 	var calls atomic.Int64
 	limit := int64(2)
-	real := r.store.Store
-	r.store.Store = &transitionless{Store: real, misses: func() bool { return calls.Add(1) <= limit }}
+	inner := r.store.Store
+	r.store.Store = &transitionless{Store: inner, misses: func() bool { return calls.Add(1) <= limit }}
 	if got := r.transition(claim.Complete, own, fence); got.Status != claim.OK {
 		t.Errorf("got %+v", got)
 	}

@@ -41,11 +41,10 @@ func (w waiting) want(t *testing.T, decision claim.Decision, took time.Duration)
 	}
 }
 
-// bubble runs f with an arbiter whose store and timers share a fake clock.
-func bubble(t *testing.T, f func(t *testing.T, r *rig), edit ...func(*Config)) {
+// setupBubble is setup within a bubble: store and timers share its clock.
+func setupBubble(t *testing.T, edit ...func(*Config)) *rig {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { f(t, setupOn(t, time.Now, edit...)) })
+	return setupOn(t, time.Now, edit...)
 }
 
 // longLease is longer than every wait.
@@ -56,7 +55,9 @@ func longLease(event string, n int) claim.Request {
 }
 
 func TestWaitWithoutHolder(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		(<-r.await(t.Context(), request("order", 1), time.Minute)).want(t, claim.Granted, 0)
 		(<-r.await(t.Context(), request("order", 1), time.Minute)).want(t, claim.Granted, 0)
 		(<-r.await(t.Context(), request("order", 2), 0)).want(t, claim.HeldByOther, 0)
@@ -67,7 +68,9 @@ func TestWaitWithoutHolder(t *testing.T) {
 }
 
 func TestWaitCompleted(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := longLease("order", 1)
 		fence := r.granted(own).Fence
 		got := r.await(t.Context(), request("order", 2), time.Minute)
@@ -83,7 +86,9 @@ func TestWaitCompleted(t *testing.T) {
 
 // TestWaitRecorded: a one-shot outcome ends a key too.
 func TestWaitRecorded(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := longLease("order", 1)
 		r.granted(own)
 		got := r.await(t.Context(), request("order", 2), time.Minute)
@@ -95,7 +100,9 @@ func TestWaitRecorded(t *testing.T) {
 
 // TestWaitReleased: one waiter is let through for each release.
 func TestWaitReleased(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		const waiters = 20
 		holder := longLease("order", 0)
 		fence := r.granted(holder).Fence
@@ -132,7 +139,9 @@ func TestWaitReleased(t *testing.T) {
 
 // TestWaitLapsed: a lease that ends is taken over at that instant.
 func TestWaitLapsed(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := request("order", 1)
 		own.Lease = 2345 * time.Millisecond
 		r.granted(own)
@@ -146,7 +155,9 @@ func TestWaitLapsed(t *testing.T) {
 }
 
 func TestWaitLapsedUnderHold(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := request("order", 1)
 		own.Lease, own.Policy.Hold = time.Second, true
 		r.granted(own)
@@ -158,7 +169,9 @@ func TestWaitLapsedUnderHold(t *testing.T) {
 
 // TestWaitExtended: a lease that was extended meanwhile is waited for.
 func TestWaitExtended(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := request("order", 1)
 		own.Lease = 10 * time.Second
 		fence := r.granted(own).Fence
@@ -174,7 +187,9 @@ func TestWaitExtended(t *testing.T) {
 // TestWaitAsksAfresh: what the watch read does not grant. Between its look at
 // a lapsed lease and the waiter's turn the holder comes back.
 func TestWaitAsksAfresh(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := request("order", 1)
 		own.Lease = 3 * time.Second
 		r.granted(own)
@@ -198,11 +213,19 @@ func TestWaitAsksAfresh(t *testing.T) {
 // TestWaitForeignEnding: an ending on another replica is found by one poll per
 // key, however many wait.
 func TestWaitForeignEnding(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var mu sync.Mutex
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	bubble(t, func(t *testing.T, r *rig) {
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t, func(c *Config) {
+			c.Rand = func() float64 {
+				mu.Lock()
+				defer mu.Unlock()
+				return rnd.Float64()
+			}
+		})
 		const waiters = 50
 		own := longLease("order", 1)
 		fence := r.granted(own).Fence
@@ -229,19 +252,15 @@ func TestWaitForeignEnding(t *testing.T) {
 		if now := r.store.inserts.items.Load(); now != asked {
 			t.Errorf("waiters asked %d times while they waited", now-asked)
 		}
-	}, func(c *Config) {
-		c.Rand = func() float64 {
-			mu.Lock()
-			defer mu.Unlock()
-			return rnd.Float64()
-		}
 	})
 }
 
 // TestWaitThousand: a key that ends with a thousand waiters is read a few
 // times, not a thousand.
 func TestWaitThousand(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t, func(c *Config) { c.WaitersPerKeyMax = 2000 })
 		const waiters = 1000
 		own := longLease("order", 1)
 		fence := r.granted(own).Fence
@@ -268,11 +287,13 @@ func TestWaitThousand(t *testing.T) {
 		if s := r.Stats(); s.Waiters != 0 || s.WatchedKeys != 0 {
 			t.Errorf("%+v", s)
 		}
-	}, func(c *Config) { c.WaitersPerKeyMax = 2000 })
+	})
 }
 
 func TestWaitersAreBounded(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t, func(c *Config) { c.WaitersPerKeyMax, c.WaitersMax = 2, 4 })
 		r.granted(longLease("a", 1))
 		r.granted(longLease("b", 1))
 		ctx, leave := context.WithCancel(t.Context())
@@ -297,12 +318,14 @@ func TestWaitersAreBounded(t *testing.T) {
 		if s := r.Stats(); s.Waiters != 0 || s.WatchedKeys != 0 {
 			t.Errorf("%+v", s)
 		}
-	}, func(c *Config) { c.WaitersPerKeyMax, c.WaitersMax = 2, 4 })
+	})
 }
 
 // TestWaitRunsOut: the last answer is a fresh one.
 func TestWaitRunsOut(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		r.granted(longLease("order", 1))
 		w := <-r.await(t.Context(), request("order", 2), 7*time.Second)
 		w.want(t, claim.HeldByOther, 7*time.Second)
@@ -315,7 +338,9 @@ func TestWaitRunsOut(t *testing.T) {
 
 // TestWaiterGone: a waiter that leaves gets no grant, and the next one does.
 func TestWaiterGone(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := longLease("order", 1)
 		fence := r.granted(own).Fence
 		ctx, leave := context.WithCancel(t.Context())
@@ -343,7 +368,9 @@ func TestWaiterGone(t *testing.T) {
 // TestWaitOneTurn: while the one that was let through has no answer, polls let
 // nobody else through.
 func TestWaitOneTurn(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := longLease("order", 1)
 		fence := r.granted(own).Fence
 		first := r.await(t.Context(), longLease("order", 2), claim.WaitMax)
@@ -374,7 +401,9 @@ func TestWaitOneTurn(t *testing.T) {
 // TestWaitTurnFails: the store fails the waiter that is let through; the next
 // one gets its turn.
 func TestWaitTurnFails(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := longLease("order", 1)
 		fence := r.granted(own).Fence
 		first := r.await(t.Context(), longLease("order", 2), claim.WaitMax)
@@ -397,7 +426,9 @@ func TestWaitTurnFails(t *testing.T) {
 
 // TestWaitStoreDown: looks that fail are repeated, and waiters go on waiting.
 func TestWaitStoreDown(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := request("order", 1)
 		own.Lease = time.Second
 		r.granted(own)
@@ -418,7 +449,9 @@ func TestWaitStoreDown(t *testing.T) {
 // wait; it must not sleep until the next poll. Once it is the first waiter of
 // the key, and once the watch is running already.
 func TestWaitMissesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		for _, others := range []int{0, 1} {
 			event := "order " + strconv.Itoa(others)
 			own := longLease(event, 1)
@@ -454,7 +487,9 @@ func TestWaitMissesNothing(t *testing.T) {
 // TestWaitOwnAttempt: the holder's own resend does not wait, and neither does
 // one that waited when its attempt was granted elsewhere.
 func TestWaitOwnAttempt(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		own := longLease("order", 1)
 		fence := r.granted(own).Fence
 		first := r.await(t.Context(), longLease("order", 2), claim.WaitMax)
@@ -472,9 +507,11 @@ func TestWaitOwnAttempt(t *testing.T) {
 // TestWaitersInTurn: many waiters, holders that complete, release or vanish,
 // and callers that leave: no two grants live at once, nobody hangs.
 func TestWaitersInTurn(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	bubble(t, func(t *testing.T, r *rig) {
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
 		const keys, callers = 5, 200
 		var wg sync.WaitGroup
 		var mu sync.Mutex

@@ -92,7 +92,7 @@ func newConsumer(c *ConsumerConfig) (*Consumer, []error) {
 	out := &Consumer{
 		Policy: claim.Policy{
 			Hold: full.Hold, AttemptsMax: full.AttemptsMax, Window: full.Window, Retention: full.Retention,
-			HoldMax: full.HoldMax, ResultBytesMax: int32(full.ResultBytesMax),
+			HoldMax: full.HoldMax, ResultBytesMax: int32(full.ResultBytesMax), //nolint:gosec // bounded by faults
 		},
 		LeaseDefault: full.LeaseDefault, LeaseMax: full.LeaseMax,
 		OnUnavailable: full.OnUnavailable, DigestRequired: full.DigestRequired,

@@ -171,7 +171,7 @@ func checksum(body string) string { return fmt.Sprintf("%08x", crc(body)) }
 func crc(s string) uint32 {
 	sum := ^uint32(0)
 	for i := range len(s) {
-		sum = crc32.IEEETable[byte(sum)^s[i]] ^ sum>>8
+		sum = crc32.IEEETable[sum&0xff^uint32(s[i])] ^ sum>>8
 	}
 	return ^sum
 }

@@ -41,15 +41,15 @@ type shard struct {
 
 // newGeneration is sized for capacity keys, or as many as fit bytesMax.
 func newGeneration(capacity int64, falsePositives, tenantShare float64, bytesMax int64) *generation {
-	m, k := bits.EstimateParameters(uint(capacity), falsePositives)
-	if bitsMax := uint(bytesMax) * 8; m > bitsMax {
+	m, k := bits.EstimateParameters(uint(capacity), falsePositives) //nolint:gosec // positive
+	if bitsMax := uint(bytesMax) * 8; m > bitsMax {                 //nolint:gosec // positive, as Config was checked
 		m = bitsMax
 		capacity = int64(float64(m) * math.Ln2 * math.Ln2 / -math.Log(falsePositives))
 	}
 	perShard := max(64, (m+filterShards-1)/filterShards)
 	g := &generation{
-		seed: maphash.MakeSeed(), capacity: max(1, capacity), bytes: int64(perShard) * filterShards / 8,
-		tenantMax: math.MaxInt64,
+		seed: maphash.MakeSeed(), capacity: max(1, capacity), tenantMax: math.MaxInt64,
+		bytes: int64(perShard) * filterShards / 8, //nolint:gosec // bounded by bytesMax
 	}
 	if tenantShare < 1 {
 		g.tenantMax = max(1, int64(float64(capacity)*tenantShare))
@@ -67,7 +67,7 @@ func (g *generation) place(k claim.Key) (*shard, [8]byte) {
 	var h maphash.Hash
 	h.SetSeed(g.seed)
 	var prefix [16]byte
-	binary.LittleEndian.PutUint64(prefix[:8], uint64(k.Tenant))
+	binary.LittleEndian.PutUint64(prefix[:8], uint64(k.Tenant)) //nolint:gosec // its bits
 	binary.LittleEndian.PutUint64(prefix[8:], uint64(len(k.Consumer)))
 	_, _ = h.Write(prefix[:]) // a maphash never fails
 	_, _ = h.WriteString(k.Consumer)

@@ -146,11 +146,11 @@ func explore(s *scenario) findings {
 					f.states, f.broken, f.trace = len(known), x.broken, trace(visits, ids[i], e)
 					return f
 				}
-				print := x.fingerprint(&reached)
-				if _, seen := known[print]; seen {
+				mark := x.fingerprint(&reached)
+				if _, seen := known[mark]; seen {
 					continue
 				}
-				known[print] = struct{}{}
+				known[mark] = struct{}{}
 				visits = append(visits, visit{ids[i], e})
 				nextFrontier, nextIDs = append(nextFrontier, reached), append(nextIDs, int32(len(visits)-1))
 			}

@@ -96,7 +96,7 @@ func settle(t *testing.T, rec Record, r *Request, now Time) (via string, after R
 	case step.Insert:
 		via, after = "insert", Fresh(r, now, 0)
 	case step.Swap.Kind != NoSwap:
-		ok := false
+		var ok bool
 		if after, ok = step.Swap.Apply(&rec, now, 0); !ok {
 			t.Fatalf("%+v: the guard refuses what Decide has just asked for", step.Swap)
 		}

@@ -19,7 +19,7 @@ func TestFresh(t *testing.T) {
 	t.Parallel()
 	base := live()
 	base.Version = 1
-	at := func(d time.Duration) Time { return t0.Add(d) }
+	at := t0.Add
 	for _, row := range []struct {
 		rule    string
 		req     Request

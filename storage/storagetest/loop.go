@@ -21,9 +21,9 @@ var errUndecided = errors.New("claim: undecided; others keep changing the record
 // keys of reqs are distinct.
 func Claim(ctx context.Context, store storage.Store, reqs []claim.Request) ([]claim.Answer, error) {
 	answers := make([]claim.Answer, len(reqs))
-	insert, swaps := make([]int, len(reqs)), map[int]claim.Swap{}
+	insert, swaps := make([]int, 0, len(reqs)), map[int]claim.Swap{}
 	for i := range reqs {
-		insert[i] = i
+		insert = append(insert, i)
 	}
 	for range claimRoundsMax {
 		found, err := round(ctx, store, reqs, insert, swaps)

@@ -142,10 +142,7 @@ func sweepUntil(ctx context.Context, store storage.Store, shards int) error {
 	cursors := make([][]byte, shards)
 	for shard := 0; ctx.Err() == nil; shard = (shard + 1) % shards {
 		s, err := store.Sweep(ctx, storage.Sweep{Shard: shard, Cursor: cursors[shard], Limit: 5})
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("sweep against writers: %w", err)
 		}
 		cursors[shard] = s.Cursor

@@ -171,7 +171,8 @@ func (s *Server) Consumer(name string, p Policy) {
 			others = append(others, c)
 		}
 	}
-	s.mu.config.Consumers = append(others, declared)
+	others = append(others, declared)
+	s.mu.config.Consumers = others
 	s.dir.Swap(s.table())
 }
 
