@@ -125,12 +125,12 @@ fuzz: ## every fuzz target for a while (FUZZTIME=20s)
 	done
 
 .PHONY: soak
-soak: ## all tests again and again, each round with new seeds (SOAK=30m)
+soak: ## all tests again and again, the long form of those that have one, new seeds each round (SOAK=30m)
 	@.ci/install gcc curl
 	@until=$$(( $$(date +%s) + $$(echo $(SOAK) | sed -E 's/h$$/*3600/; s/m$$/*60/; s/s$$//') )); round=0; \
 	  while [ $$(date +%s) -lt $$until ]; do \
 	    round=$$((round + 1)); echo "== round $$round"; \
-	    $(GO) test -race -count=1 -timeout 30m $(ARGS); \
+	    WARIFU_SOAK=1 $(GO) test -race -count=1 -timeout 60m $(ARGS); \
 	  done
 
 .PHONY: clean
