@@ -20,9 +20,10 @@ import (
 // left.
 const (
 	crashClones      = 520
-	crashGenerations = 13
+	crashGenerations = 26
+	crashLineage     = 4 // generations that go on from each other, then a new disk
 	crashWriters     = 4
-	crashTurns       = 5 // rounds of work between two crashes
+	crashTurns       = 2 // rounds of work between two crashes
 )
 
 // ledger is what was acknowledged to clients: the truth that a crash must not
@@ -105,7 +106,7 @@ func work(s *Store, ledgers []*ledger, rng *rand.Rand, name string, turns <-chan
 			case 1:
 				t.Kind = claim.Release
 			default:
-				size := []int{0, 20, inlineBodyMax, inlineBodyMax + 1, 6_000}[rng.IntN(5)]
+				size := []int{0, 20, 20, 20, 20, 20, inlineBodyMax, inlineBodyMax + 1}[rng.IntN(8)]
 				c := claim.Completion{Outcome: claim.Succeeded, Body: body(rng, size)}.Summed()
 				t.Completion = &c
 			}
@@ -169,10 +170,13 @@ func TestCrashClones(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	fs := vfs.NewCrashableMem()
 	clock := storagetest.NewClock(epoch)
-	l := newLedger()
+	var fs *vfs.MemFS
+	var l *ledger
 	for g := range crashGenerations {
+		if g%crashLineage == 0 {
+			fs, l = vfs.NewCrashableMem(), newLedger()
+		}
 		fs = crashGeneration(t, fs, clock, l, rng, g)
 	}
 }
@@ -232,7 +236,7 @@ func claimOne(t *testing.T, s *Store, event string, rng *rand.Rand) claim.Record
 // generation goes on from is untouched.
 func checkClone(t *testing.T, fs *vfs.MemFS, clock *storagetest.Clock, acked map[claim.Key]claim.Record) {
 	t.Helper()
-	s, err := Open(Config{Dir: "store", FS: fs, Clock: clock.Now, MemTableBytes: 1 << 20, CacheBytes: 1 << 20})
+	s, err := Open(small(Config{Dir: "store", FS: fs, Clock: clock.Now}))
 	if err != nil {
 		t.Fatalf("open after crash: %v", err)
 	}

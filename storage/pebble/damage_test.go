@@ -17,7 +17,7 @@ import (
 )
 
 // damageFlips is how many random bytes of each file are flipped, one at a time.
-const damageFlips = 24
+const damageFlips = 10
 
 // TestDamage flips bytes of, cuts and deletes every file of a store, one at a
 // time, after a clean end and after a crash. The store may refuse, may say that
@@ -118,10 +118,7 @@ func (d damage) judge(t *testing.T, base *vfs.MemFS, acked map[claim.Key]claim.R
 	fs := base.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 	d.apply(t, fs)
 	clock := storagetest.NewClock(epoch)
-	s, err := Open(Config{
-		Dir: "store", FS: fs, Clock: clock.Now, MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
-		Fatal: func(m string) { panic(m) },
-	})
+	s, err := Open(small(Config{Dir: "store", FS: fs, Clock: clock.Now, Fatal: func(m string) { panic(m) }}))
 	if errors.Is(err, storage.ErrDamaged) {
 		return "refused"
 	}

@@ -166,7 +166,7 @@ func (s *Store) openExisting() error {
 	s.clock.raise(max(m.hwm, hwm))
 	s.mu.seq = m.seq
 	s.mu.floor = max(m.ceil, ceil)
-	s.recent = newRecent()
+	s.recent = newRecent(s.cfg.RecentMax)
 	s.filter.init(s.cfg, m.seq == 0)
 	tail, err := s.openTail(records)
 	if err != nil {

@@ -6,10 +6,6 @@ import (
 	"github.com/warifu/warifu/storage/claim"
 )
 
-// recentSlots is how many records are kept in memory as they were last
-// written: some hundred bytes each, so about 16 MiB when all are used.
-const recentSlots = 1 << 15
-
 // recent keeps the records that were written last, so that the completion of a
 // lease that was granted a moment ago needs neither the engine's read nor a
 // decode. Every write goes through it and every delete empties its slot; a key
@@ -20,12 +16,12 @@ type recent struct {
 	slots []claim.Record
 }
 
-func newRecent() recent {
-	return recent{seed: maphash.MakeSeed(), slots: make([]claim.Record, recentSlots)}
+func newRecent(slots int) recent {
+	return recent{seed: maphash.MakeSeed(), slots: make([]claim.Record, slots)}
 }
 
 func (r *recent) slot(encoded []byte) *claim.Record {
-	return &r.slots[maphash.Bytes(r.seed, encoded)%recentSlots]
+	return &r.slots[maphash.Bytes(r.seed, encoded)%uint64(len(r.slots))]
 }
 
 // get copies the record of key, if it is there.

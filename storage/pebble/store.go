@@ -29,6 +29,7 @@ const (
 	FreeBodiesMinDefault  = 256 << 20
 	FilterKeysMinDefault  = 1 << 20
 	FilterBytesMaxDefault = 1 << 30
+	RecentMaxDefault      = 1 << 15
 )
 
 // Config says where a store lives and how it behaves. Zero values mean the
@@ -58,6 +59,9 @@ type Config struct {
 	// fuller filter only costs reads.
 	FilterKeysMin  int64
 	FilterBytesMax int64
+	// RecentMax is how many records are kept in memory as they were last
+	// written, some hundred bytes each.
+	RecentMax int
 	// StallMax is how long a sync may take before the store counts as stalled
 	// and answers ErrUnavailable.
 	StallMax time.Duration
@@ -91,6 +95,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.StallMax, StallMaxDefault)
 	setDefault(&c.FreeClaimsMin, FreeClaimsMinDefault)
 	setDefault(&c.FreeBodiesMin, FreeBodiesMinDefault)
+	setDefault(&c.RecentMax, RecentMaxDefault)
 	setDefault(&c.FilterKeysMin, FilterKeysMinDefault)
 	setDefault(&c.FilterBytesMax, FilterBytesMaxDefault)
 	if c.Fatal == nil {
@@ -99,7 +104,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func setDefault[T int64 | uint64 | time.Duration](v *T, def T) {
+func setDefault[T int | int64 | uint64 | time.Duration](v *T, def T) {
 	if *v == 0 {
 		*v = def
 	}
@@ -115,6 +120,9 @@ func (c Config) validate() error {
 	}
 	if c.SweepGrace < 0 {
 		errs = append(errs, errors.New("pebble: SweepGrace is negative"))
+	}
+	if c.RecentMax < 0 {
+		errs = append(errs, errors.New("pebble: RecentMax is negative"))
 	}
 	if c.FreeBodiesMin > c.FreeClaimsMin {
 		errs = append(errs, errors.New("pebble: FreeBodiesMin exceeds FreeClaimsMin: claims must be refused first"))

@@ -36,7 +36,7 @@ func mustOpen(t storagetest.T, cfg Config) *Store {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.MemTableBytes, cfg.CacheBytes = 1<<20, 1<<20
+	cfg = small(cfg)
 	if cfg.Fatal == nil {
 		cfg.Fatal = func(message string) { panic(message) }
 	}
@@ -50,6 +50,15 @@ func mustOpen(t storagetest.T, cfg Config) *Store {
 		}
 	})
 	return s
+}
+
+// small makes a store cheap to open: tests open thousands.
+func small(cfg Config) Config {
+	cfg.MemTableBytes, cfg.CacheBytes, cfg.RecentMax = 1<<20, 1<<20, 64
+	if cfg.FilterKeysMin == 0 {
+		cfg.FilterKeysMin = 1 << 10
+	}
+	return cfg
 }
 
 func TestConformance(t *testing.T) {
