@@ -215,7 +215,8 @@ func TestAFailedBatchIsSentAgainTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 300
 		c, f := setup(t)
-		fail := failing(unavailable(t, false), unavailable(t, false), unavailable(t, false), unavailable(t, false), unavailable(t, false))
+		// One failure for each sender: no item can meet as many as it has tries.
+		fail := failing(unavailable(t, false), unavailable(t, false))
 		gate := make(chan struct{})
 		f.before = func(context.Context, string) error {
 			<-gate
