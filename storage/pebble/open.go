@@ -249,7 +249,7 @@ func (s *Store) openDB(mustExist bool) (*pebble.DB, error) {
 		FS: s.cfg.FS, Cache: cache, ErrorIfNotExists: mustExist,
 		FormatMajorVersion: formatVersion,
 		MemTableSize:       s.cfg.MemTableBytes, MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold: 8, L0StopWritesThreshold: 32,
+		L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
 		LBaseMaxBytes: 256 << 20,
 		MaxOpenFiles:  4096,
 		Logger:        engineLogger{s.cfg.Logger, s.cfg.Fatal},

@@ -110,7 +110,11 @@ func (s *Store) insertUnseen(ks *keyset, reqs []claim.Request, found []storage.F
 			}
 		}
 		if seen {
-			ks.maybe = append(ks.maybe, i)
+			if s.recent.get(key, &reqs[i].Key, &found[i].Record) {
+				found[i].Now = now
+			} else {
+				ks.maybe = append(ks.maybe, i)
+			}
 			continue
 		}
 		if err := s.insert(b, key, &reqs[i], &found[i], suspect); err != nil {
