@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"path/filepath"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
 
 	"github.com/warifu/warifu/storage/claim"
 )
@@ -102,9 +103,17 @@ func BenchmarkFresh(b *testing.B) {
 
 func benchRaw(b *testing.B) *pebble.DB {
 	b.Helper()
-	s := &Store{cfg: Config{Dir: b.TempDir(), Clock: time.Now}.withDefaults()}
-	s.cfg.Dir = filepath.Join(s.cfg.Dir, "raw")
-	db, err := s.openDB(false)
+	opts := &pebble.Options{
+		FormatMajorVersion: formatVersion, MemTableSize: MemTableBytesDefault, MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold: 4, L0StopWritesThreshold: 32, LBaseMaxBytes: 256 << 20,
+		Cache: pebble.NewCache(CacheBytesDefault), Logger: engineLogger{slog.New(slog.DiscardHandler), func(m string) { panic(m) }},
+	}
+	defer opts.Cache.Unref()
+	opts.ApplyCompressionSettings(compression)
+	for i := range opts.Levels {
+		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	db, err := pebble.Open(b.TempDir(), opts)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 )
@@ -19,135 +17,118 @@ import (
 // given out and never acknowledged is given out again.
 const fenceReserve = time.Minute
 
-// commit is one batch on its way to the disk.
+// opsKept is the largest buffer of operations that is used again.
+const opsKept = 4 << 20
+
+// commit is what one call wrote, on its way to the disk.
 type commit struct {
 	meta
-	batch *pebble.Batch
-	repr  []byte
-	done  chan struct{} // closed when both logs are durable, or failed
-	err   error         // set before done is closed
+	ops  []byte        // taken back by the syncer once they are in the log
+	done chan struct{} // closed when the log is durable, or failed
+	err  error         // set before done is closed
 }
 
 // builder collects the writes of one call; it is used under Store.mu only.
 type builder struct {
-	batch *pebble.Batch
-	now   claim.Time
-	top   claim.Fence // largest fence written
-	value []byte
-	body  []byte
-	index []indexEntry
+	ops []byte
+	now claim.Time
+	top claim.Fence // largest fence written
+	// forced: commit even when nothing was written.
+	forced bool
+	body   []byte
 }
 
 var builders = sync.Pool{New: func() any { return new(builder) }}
 
-func (s *Store) newBuilder(now claim.Time) *builder {
+func newBuilder(now claim.Time) *builder {
 	b := builders.Get().(*builder)
-	b.now, b.top, b.index = now, 0, b.index[:0]
+	b.ops, b.now, b.top, b.forced = b.ops[:0], now, 0, false
 	return b
 }
 
-// writes returns the builder's batch, made when the first write is.
-func (s *Store) writes(b *builder) *pebble.Batch {
-	if b.batch == nil {
-		b.batch = s.db.NewBatch()
-	}
-	return b.batch
-}
+// drop gives up what was built.
+func (b *builder) drop() { builders.Put(b) }
 
 // put writes a record over what is stored under key. old is nil for a new key.
-func (s *Store) put(b *builder, key []byte, rec, old *claim.Record, oldBodyAside bool) error {
-	batch := s.writes(b)
+func (b *builder) put(key []byte, rec, old *claim.Record, oldBodyAside bool) {
 	aside := rec.Completion != nil && len(rec.Completion.Body) > inlineBodyMax
-	b.value = appendRecord(b.value[:0], rec, aside)
-	if err := batch.Set(key, b.value, nil); err != nil {
-		return err
-	}
 	if aside || oldBodyAside {
 		b.body = appendBodyKey(b.body[:0], key)
 	}
 	if aside {
-		if err := batch.Set(b.body, rec.Completion.Body, nil); err != nil {
-			return err
-		}
+		start := len(b.ops)
+		b.ops = append(beginOp(b.ops, opBody, 0, b.body), rec.Completion.Body...)
+		endOp(b.ops, start)
 	} else if oldBodyAside {
-		if err := batch.Delete(b.body, nil); err != nil {
-			return err
-		}
+		b.delete(b.body)
 	}
-	s.recent.put(key, rec)
+	kind, bucket := byte(opRecord), bucketOf(rec.ExpiresAt)
+	if old == nil || bucketOf(old.ExpiresAt) != bucket {
+		kind = opRecordDue
+	}
+	start := len(b.ops)
+	b.ops = appendRecord(beginOp(b.ops, kind, bucket, key), rec, aside)
+	endOp(b.ops, start)
 	b.top = max(b.top, rec.Fence)
-	if bucket := bucketOf(rec.ExpiresAt); old == nil || bucketOf(old.ExpiresAt) != bucket {
-		b.indexed(bucket, key)
-	}
-	return nil
 }
 
-// indexed notes that the record under key expires in bucket. Few buckets occur
-// in one batch: one for each retention in use.
-func (b *builder) indexed(bucket int64, key []byte) {
-	for i := range b.index {
-		if b.index[i].bucket == bucket {
-			b.index[i].add(key)
-			return
+func (b *builder) delete(key []byte) { b.ops = beginOp(b.ops, opDelete, 0, key) }
+
+func (b *builder) deleteRange(from, to []byte) {
+	start := len(b.ops)
+	b.ops = append(beginOp(b.ops, opDeleteRange, 0, from), to...)
+	endOp(b.ops, start)
+}
+
+// lockToWrite takes Store.mu once there is room for more writes.
+func (s *Store) lockToWrite() error {
+	s.mu.Lock()
+	if s.mu.front.active.bytes >= int64(s.cfg.MemTableBytes) || s.wal.wantsFlush.Load() {
+		s.freeze()
+	}
+	for s.mu.front.active.bytes >= int64(s.cfg.MemTableBytes) {
+		if err := s.mu.flushFailed; err != nil {
+			s.mu.Unlock()
+			return fmt.Errorf("memory is full and cannot be written out: %w: %w", storage.ErrUnavailable, err)
 		}
+		s.room.Wait()
+		s.freeze()
 	}
-	n := len(b.index)
-	if n < cap(b.index) {
-		b.index = b.index[:n+1]
-	} else {
-		b.index = append(b.index, indexEntry{})
-	}
-	e := &b.index[n]
-	e.bucket, e.last, e.data = bucket, e.last[:0], e.data[:0]
-	e.add(key)
+	return nil
 }
 
 // apply makes the builder's writes visible and queues them for the disk. It is
 // called under Store.mu and takes the builder back. A nil commit means that
 // nothing was written.
-func (s *Store) apply(b *builder) (*commit, error) {
+func (s *Store) apply(b *builder) *commit {
 	defer builders.Put(b)
-	batch := b.batch
-	b.batch = nil
-	if batch == nil {
-		return nil, nil
+	if len(b.ops) == 0 && !b.forced {
+		return nil
 	}
-	seq := s.mu.seq + 1
-	m := meta{seq: seq, hwm: b.now, ceil: s.reserve(b)}
-	err := batch.Set(metaKey, m.append(b.value[:0]), nil)
-	for i := range b.index {
-		err = errors.Join(err, batch.Set(indexKey(b.index[i].bucket, seq), b.index[i].data, nil))
+	m := meta{seq: s.mu.last.seq + 1, hwm: b.now, ceil: s.reserve(b)}
+	c := &commit{meta: m, ops: b.ops, done: make(chan struct{})}
+	b.ops = s.syncer.buffer()
+	s.mu.last = m
+	if !s.mu.front.active.add(c.ops) {
+		s.cfg.Fatal("a commit that was just built cannot be read")
 	}
-	if err != nil {
-		s.recent.clear()
-		return nil, errors.Join(s.failed("write", err), batch.Close())
-	}
-	s.mu.seq = seq
-	c := &commit{meta: m, batch: batch, done: make(chan struct{})}
-	// The engine may take the batch's memory with it: the tail's copy is made
-	// before, and readers learn of the commit before they can see its writes.
-	c.repr = s.syncer.copy(batch.Repr())
+	s.mu.front.active.meta, s.mu.front.active.last = m, c
 	s.syncer.last.Store(c)
-	if err := s.db.ApplyNoSyncWait(batch, pebble.Sync); err != nil {
-		// The engine has not taken the batch, but its number is used up. The
-		// two logs would part ways: end here.
-		s.cfg.Fatal(fmt.Sprintf("apply batch %d: %v", seq, err))
-		return nil, storage.ErrUnknown
-	}
 	s.syncer.enqueue(c)
-	return c, nil
+	return c
 }
 
-// reserve returns a ceiling above every fence of this batch and before.
+// reserve returns a ceiling above every fence of this commit and before.
 func (s *Store) reserve(b *builder) claim.Fence {
-	if top := max(b.top, claim.Fence(b.now)); top >= s.mu.ceil {
-		s.mu.ceil = max(top, s.mu.floor) + claim.Fence(fenceReserve/time.Microsecond)
+	ceil := s.mu.last.ceil
+	if top := max(b.top, claim.Fence(b.now)); top >= ceil {
+		ceil = max(top, s.mu.floor) + claim.Fence(fenceReserve/time.Microsecond)
 	}
-	return s.mu.ceil
+	return ceil
 }
 
 // durable waits until c, or all that was visible when nothing was written, is
-// on disk in both logs. An answer may depend on nothing less.
+// on disk. An answer may depend on nothing less.
 func (s *Store) durable(ctx context.Context, c *commit) error {
 	if c == nil {
 		if c = s.syncer.last.Load(); c == nil || c.seq <= s.syncer.synced.Load() {
@@ -162,37 +143,44 @@ func (s *Store) durable(ctx context.Context, c *commit) error {
 	}
 }
 
-// beat commits a batch of nothing but clock and sequence: it shows that the
-// disk still answers and carries the clock's high-water mark.
+// latest is the commit that an answer made of reads has to wait for.
+func (s *Store) latest(c *commit) *commit {
+	if last := s.syncer.last.Load(); last != nil && last.seq > s.syncer.synced.Load() {
+		return last
+	}
+	return c
+}
+
+// beat commits nothing but clock and sequence: it shows that the disk still
+// answers and carries the clock's high-water mark.
 func (s *Store) beat() error {
 	s.life.RLock()
 	defer s.life.RUnlock()
 	if err := s.usable(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	now, _ := s.clock.now()
-	b := s.newBuilder(now)
-	s.writes(b)
-	c, err := s.apply(b)
-	s.mu.Unlock()
-	if err != nil {
+	if err := s.lockToWrite(); err != nil {
 		return err
 	}
+	now, _ := s.clock.now()
+	b := newBuilder(now)
+	b.forced = true
+	c := s.apply(b)
+	s.mu.Unlock()
 	<-c.done
 	return c.err
 }
 
-// syncer is the goroutine that writes the tail and waits for the disk. While
-// it syncs, further commits queue up and share the next sync.
+// syncer is the goroutine that writes the log and waits for the disk. While it
+// syncs, further commits queue up and share the next sync.
 type syncer struct {
-	tail   *tailLog
-	last   atomic.Pointer[commit]
-	synced atomic.Uint64
-	fatal  func(string)
-	reprs  sync.Pool
-	wake   chan struct{}
-	ended  chan struct{}
+	wal     *wal
+	last    atomic.Pointer[commit]
+	synced  atomic.Uint64
+	fatal   func(string)
+	buffers sync.Pool
+	wake    chan struct{}
+	ended   chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -201,19 +189,19 @@ type syncer struct {
 	}
 }
 
-func (y *syncer) start(s *Store, tail *tailLog) {
-	y.tail, y.fatal = tail, s.cfg.Fatal
+func (y *syncer) start(s *Store) {
+	y.wal, y.fatal = s.wal, s.cfg.Fatal
 	y.wake, y.ended = make(chan struct{}, 1), make(chan struct{})
-	y.synced.Store(s.mu.seq)
+	y.synced.Store(s.mu.last.seq)
 	go y.run()
 }
 
-// copy returns the tail's own copy of a batch, in memory that is used again.
-func (y *syncer) copy(repr []byte) []byte {
-	if b, ok := y.reprs.Get().(*[]byte); ok {
-		return append((*b)[:0], repr...)
+// buffer returns memory for the operations of a commit to come.
+func (y *syncer) buffer() []byte {
+	if b, ok := y.buffers.Get().(*[]byte); ok {
+		return (*b)[:0]
 	}
-	return append([]byte(nil), repr...)
+	return nil
 }
 
 func (y *syncer) enqueue(c *commit) {
@@ -246,36 +234,31 @@ func (y *syncer) run() {
 	}
 }
 
-// sync makes a group durable in both logs and wakes those who wait for it. The
-// engine has been syncing its own log since the batches were applied.
+// sync makes a group durable and wakes those who wait for it.
 func (y *syncer) sync(group []*commit) {
-	for _, c := range group {
-		y.tail.append(c.meta, c.repr)
-	}
-	err := y.tail.write()
+	err := y.wal.write(group)
 	if err != nil {
 		y.fatal(err.Error())
+		err = errors.Join(storage.ErrUnknown, err)
 	}
 	for _, c := range group {
-		if c.err = errors.Join(err, c.batch.SyncWait()); c.err != nil {
-			c.err = errors.Join(storage.ErrUnknown, c.err)
-		} else {
+		if c.err = err; err == nil {
 			y.synced.Store(c.seq)
 		}
-		c.err = errors.Join(c.err, c.batch.Close())
-		repr := c.repr
-		c.batch, c.repr = nil, nil
-		y.reprs.Put(&repr) // whoever gets it owns it: c must not point to it any more
+		if ops := c.ops; cap(ops) <= opsKept {
+			y.buffers.Put(&ops)
+		}
+		c.ops = nil
 		close(c.done)
 	}
 }
 
-// stop syncs what is queued and closes the tail.
+// stop syncs what is queued and closes the log.
 func (y *syncer) stop() error {
 	y.mu.Lock()
 	y.mu.stopped = true
 	y.mu.Unlock()
 	y.signal()
 	<-y.ended
-	return y.tail.close()
+	return y.wal.close()
 }

@@ -96,7 +96,7 @@ func damages(t *testing.T, fs vfs.FS, file string, rng *rand.Rand) []damage {
 	}
 	positions := []int{0, len(data) / 2, len(data) - 1}
 	used := len(data)
-	if strings.Contains(file, "tail.") {
+	if strings.Contains(file, "wal.") {
 		for used > 1 && data[used-1] == 0 {
 			used--
 		}
@@ -197,7 +197,7 @@ func class(file string) string {
 		return name[:strings.IndexByte(name, '-')]
 	case strings.HasPrefix(name, "marker."):
 		return strings.Join(strings.Split(name, ".")[:2], ".")
-	case path.Ext(name) != "" && !strings.HasPrefix(name, "tail."):
+	case path.Ext(name) != "" && !strings.HasPrefix(name, "wal."):
 		return path.Ext(name)
 	}
 	return name

@@ -2,9 +2,10 @@ package pebble
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,6 @@ import (
 )
 
 const (
-	filterSaltLen    = 16
 	filterBitsPerKey = 12 // with filterHashes: 0.65 % false positives when full
 	filterHashes     = 4
 	// auditEvery: one in so many negatives is read all the same. A hit is
@@ -33,8 +33,8 @@ const (
 // is used only once built from a full scan, every key enters it before it is
 // written, and a generation is replaced only by one that was built from a full
 // scan while writes entered both. Its bits are guarded by Store.mu; counters
-// are atomic. Keys are hashed together with a salt of this process, so that
-// nobody can craft collisions.
+// are atomic. What enters is the hash of a key with the seed of this process, so
+// that nobody can craft collisions.
 type filter struct {
 	off     bool
 	keysMin int64
@@ -44,7 +44,6 @@ type filter struct {
 	current *bloom.BloomFilter // nil: not ready
 	next    *bloom.BloomFilter // being built; writes enter it too
 	full    int64              // keys at which the generation in use is full
-	salted  []byte
 
 	isReady        atomic.Bool
 	count          atomic.Int64 // keys in the filter; deleted ones too
@@ -65,10 +64,6 @@ func (f *filter) init(cfg Config, empty bool) {
 	f.keysMin = cfg.FilterKeysMin
 	f.bitsMax = uint64(cfg.FilterBytesMax) * 8
 	f.grow = make(chan struct{}, 1)
-	f.salted = make([]byte, filterSaltLen)
-	if _, err := rand.Read(f.salted); err != nil {
-		f.off = true // without a salt of its own a filter can be attacked: do without
-	}
 	if empty && !f.off {
 		f.install(f.newGeneration(f.keysMin), f.keysMin, 0)
 	}
@@ -88,15 +83,13 @@ func (f *filter) install(b *bloom.BloomFilter, capacity, count int64) {
 
 func (f *filter) ready() bool { return f.current != nil }
 
-func (f *filter) salt(key []byte) []byte {
-	f.salted = append(f.salted[:filterSaltLen], key...)
-	return f.salted
-}
+// entry is what stands for a key in the filter.
+func entry(hash uint64) []byte { return binary.LittleEndian.AppendUint64(make([]byte, 0, 8), hash) }
 
-// test adds key and reports whether it may have been there before, and whether
-// a negative is due for an audit.
-func (f *filter) test(key []byte) (seen, audit bool) {
-	data := f.salt(key)
+// test adds a key by its hash and reports whether it may have been there before,
+// and whether a negative is due for an audit.
+func (f *filter) test(hash uint64) (seen, audit bool) {
+	data := entry(hash)
 	if seen = f.current.TestAndAdd(data); seen {
 		return true, false
 	}
@@ -108,11 +101,11 @@ func (f *filter) test(key []byte) (seen, audit bool) {
 }
 
 // add enters a key that is about to be written.
-func (f *filter) add(key []byte) {
+func (f *filter) add(hash uint64) {
 	if f.current == nil && f.next == nil {
 		return
 	}
-	data := f.salt(key)
+	data := entry(hash)
 	if f.current != nil && !f.current.TestAndAdd(data) {
 		f.added()
 	}
@@ -157,14 +150,14 @@ func (f *filter) stats() storage.FilterStats {
 }
 
 // audit reads a key that the filter has never seen. Store.mu is held.
-func (s *Store) audit(key []byte) error {
+func (s *Store) audit(hash uint64, key []byte) error {
 	s.filter.audited.Add(1)
-	_, closer, err := s.db.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil
+	var rec claim.Record
+	if _, err := s.readLocked(hash, key, claim.Key{}, &rec); err != nil {
+		return err
 	}
-	if err != nil {
-		return s.failed("audit filter", err)
+	if rec.State == claim.Absent {
+		return nil
 	}
 	s.filter.auditHit.Add(1)
 	s.filter.current = nil
@@ -174,7 +167,7 @@ func (s *Store) audit(key []byte) error {
 	case s.filter.grow <- struct{}{}:
 	default:
 	}
-	return errors.Join(closer.Close(), fmt.Errorf("filter audit: %w", storage.ErrUnavailable))
+	return fmt.Errorf("filter audit: %w", storage.ErrUnavailable)
 }
 
 // runFilter builds the filter when it is not ready and rebuilds it, larger,
@@ -267,24 +260,18 @@ func (s *Store) estimateRecords() (n int64) {
 const scanChunk = 256
 
 func (s *Store) fillFilter(ctx context.Context, next *bloom.BloomFilter) (count int64, err error) {
-	var chunk [][]byte
+	chunk := make([]uint64, 0, scanChunk)
 	flush := func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, key := range chunk {
-			next.Add(s.filter.salt(key))
+		for _, hash := range chunk {
+			next.Add(entry(hash))
 		}
 		count += int64(len(chunk))
 		chunk = chunk[:0]
 	}
 	err = s.scanKeys(ctx, func(key []byte) error {
-		if n := len(chunk); n < cap(chunk) {
-			chunk = chunk[:n+1]
-			chunk[n] = append(chunk[n][:0], key...)
-		} else {
-			chunk = append(chunk, append([]byte(nil), key...))
-		}
-		if len(chunk) == scanChunk {
+		if chunk = append(chunk, maphash.Bytes(s.seed, key)); len(chunk) == scanChunk {
 			flush()
 		}
 		return nil
@@ -300,23 +287,22 @@ func (s *Store) scanKeys(ctx context.Context, each func(key []byte) error) (err 
 		return err
 	}
 	defer s.life.RUnlock()
-	it, err := s.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: recordLower, UpperBound: recordUpper})
+	v, err := s.view(ctx, recordLower, recordUpper)
 	if err != nil {
 		return s.failed("scan", err)
 	}
-	defer func() { err = errors.Join(err, s.failed("scan", it.Close())) }()
-	n := 0
-	for ok := it.First(); ok; ok = it.Next() {
-		if n++; n%scanChunk == 0 {
+	defer func() { err = errors.Join(err, s.failed("scan", v.close())) }()
+	for n := 1; v.next(); n++ {
+		if n%scanChunk == 0 {
 			if err := s.interrupted(ctx); err != nil {
 				return err
 			}
 		}
-		if err := each(it.Key()); err != nil {
+		if err := each(v.key); err != nil {
 			return err
 		}
 	}
-	return s.failed("scan", it.Error())
+	return nil
 }
 
 func (s *Store) interrupted(ctx context.Context) error {

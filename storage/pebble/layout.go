@@ -11,8 +11,8 @@ import (
 const (
 	recordPrefix = 'r' // tenant, consumer, 0, event ID → record
 	bodyPrefix   = 'b' // as the record's → a result body too large to be stored inline
-	indexPrefix  = 'x' // bucket of expiry, sequence → the record keys written with it
-	metaPrefix   = 'm' // → sequence and clock of the last batch
+	indexPrefix  = 'x' // bucket of expiry, sequence, part → record keys
+	metaPrefix   = 'm' // → how far the engine is, and where the log goes on
 )
 
 // inlineBodyMax is the largest result body kept in its record. Larger ones
@@ -65,33 +65,35 @@ func appendBodyKey(dst, recordKey []byte) []byte {
 }
 
 // bucketWidth is the grain of the expiry index, in microseconds. One entry
-// holds all the keys that one batch wrote with an expiry in the same bucket, so
-// that the index costs a batch, and not each claim, one more key.
+// holds many keys that were flushed together with an expiry in the same bucket,
+// so that the index costs a flush, and not each claim, one more key.
 const bucketWidth = 1_000_000
 
 func bucketOf(expires claim.Time) int64 { return int64(expires) / bucketWidth }
 
-func indexKey(bucket int64, seq uint64) []byte {
-	key := make([]byte, 0, 17)
+const indexKeyLen = 1 + 8 + 8 + 4
+
+// indexKey is the key of an index entry: its bucket, the last sequence number
+// of the memtable it came from, and which part of the bucket's keys it holds.
+func indexKey(bucket int64, seq uint64, part uint32) []byte {
+	key := make([]byte, 0, indexKeyLen)
 	key = append(key, indexPrefix)
 	key = binary.BigEndian.AppendUint64(key, uint64(bucket))
-	return binary.BigEndian.AppendUint64(key, seq)
+	key = binary.BigEndian.AppendUint64(key, seq)
+	return binary.BigEndian.AppendUint32(key, part)
 }
 
-// indexEntry collects record keys of one bucket. Keys come in sorted order
-// and share long prefixes, so each is stored as what differs from the last.
-type indexEntry struct {
-	bucket int64
-	last   []byte
-	data   []byte
-}
+// indexEntryKeys is how many record keys one index entry holds at most.
+const indexEntryKeys = 1000
 
-func (e *indexEntry) add(recordKey []byte) {
-	shared := commonPrefix(e.last, recordKey)
-	e.data = binary.AppendUvarint(e.data, uint64(shared))
-	e.data = binary.AppendUvarint(e.data, uint64(len(recordKey)-shared))
-	e.data = append(e.data, recordKey[shared:]...)
-	e.last = append(e.last[:0], recordKey...)
+// appendIndexed appends a record key to the data of an index entry. Keys come
+// in sorted order and share long prefixes, so each is stored as what differs
+// from the last.
+func appendIndexed(data, last, key []byte) []byte {
+	shared := commonPrefix(last, key)
+	data = binary.AppendUvarint(data, uint64(shared))
+	data = binary.AppendUvarint(data, uint64(len(key)-shared))
+	return append(data, key[shared:]...)
 }
 
 // eachIndexed calls fn with each record key of an index entry's data. The
@@ -127,7 +129,7 @@ func commonPrefix(a, b []byte) int {
 	return n
 }
 
-// meta is what the last batch says of the store.
+// meta is what a commit says of the store.
 type meta struct {
 	seq  uint64
 	hwm  claim.Time  // the clock never runs behind it again

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 )
@@ -31,36 +29,33 @@ func (s *Store) List(ctx context.Context, l storage.List) (page storage.Page, er
 		return page, err
 	}
 	page.Now, _ = s.clock.now()
-	it, err := s.db.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	v, err := s.view(ctx, lower, upper)
 	if err != nil {
 		return page, s.failed("list", err)
 	}
-	defer func() { err = errors.Join(err, s.failed("list", it.Close())) }()
+	defer func() { err = errors.Join(err, s.failed("list", v.close())) }()
 	looked := 0
-	for ok := it.First(); ok; ok = it.Next() {
+	for v.next() {
 		if len(page.Records) == l.Limit || looked == listLookedMax {
 			return page, s.durable(ctx, s.latest(nil))
 		}
 		looked++
-		if err := listOne(it, l.States, &page); err != nil {
+		if err := listOne(v, l.States, &page); err != nil {
 			return storage.Page{}, s.failed("list", err)
 		}
-		page.Cursor = append(page.Cursor[:0], it.Key()...)
+		page.Cursor = append(page.Cursor[:0], v.key...)
 	}
 	page.Cursor = nil
-	if err := s.failed("list", it.Error()); err != nil {
-		return storage.Page{}, err
-	}
 	return page, s.durable(ctx, s.latest(nil))
 }
 
-func listOne(it *pebble.Iterator, states []claim.State, page *storage.Page) error {
-	key, err := parseRecordKey(it.Key())
+func listOne(v *view, states []claim.State, page *storage.Page) error {
+	key, err := parseRecordKey(v.key)
 	if err != nil {
 		return err
 	}
 	var rec claim.Record
-	if _, err := decodeRecord(&rec, key, it.Value()); err != nil {
+	if _, err := decodeRecord(&rec, key, v.value); err != nil {
 		return err
 	}
 	if len(states) > 0 && !slices.Contains(states, rec.Effective(page.Now)) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"hash/maphash"
 	"os"
 	"time"
 
@@ -18,16 +19,19 @@ import (
 )
 
 // formatVersion is the engine's on-disk format that this binary writes. It is
-// pinned: a newer library does not change stores by being linked. From
-// FormatWALSyncChunks on, damage in the middle of the log is told from its end.
+// pinned: a newer library does not change stores by being linked.
 const formatVersion = pebble.FormatValueSeparation
+
+// engineMemTableBytes is little: nothing is ever written to the engine's
+// memtable.
+const engineMemTableBytes = 1 << 20
 
 // identityName is the file that says that a store was finished and may hold
 // acknowledged claims.
 const identityName = "STORE"
 
-// identityFormat is the layout of keys, records and tail that this binary knows.
-const identityFormat = 1
+// identityFormat is the layout of keys, records and log that this binary knows.
+const identityFormat = 2
 
 type identity struct {
 	Format  int       `json:"format"`
@@ -54,7 +58,10 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %s is in use by another process (or its lock cannot be taken): %w", cfg.Dir, err)
 	}
-	s := &Store{cfg: cfg, lock: lock, closing: make(chan struct{})}
+	s := &Store{cfg: cfg, lock: lock, closing: make(chan struct{}), seed: maphash.MakeSeed(), wal: newWAL(&cfg)}
+	s.room.L = &s.mu
+	s.mu.front.active = newMemtable(s.seed)
+	s.flusher.init()
 	s.clock.wall, s.clock.monotonic = cfg.Clock, cfg.Monotonic
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -95,14 +102,7 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
-	tails, err := tailFiles(s.cfg.FS, s.cfg.Dir)
-	if err != nil {
-		return err
-	}
-	switch {
-	case known && tails < len(tailNames):
-		return s.refuse("its tail log is missing: acknowledged claims cannot be vouched for")
-	case known:
+	if known {
 		return s.openExisting()
 	}
 	return s.create()
@@ -116,22 +116,17 @@ func (s *Store) refuse(why string) error {
 // is durable, so what an earlier, interrupted creation left is started over;
 // anything else without an identity is refused.
 func (s *Store) create() error {
-	db, err := s.openDB(false)
-	if err != nil {
+	if err := s.openDB(false); err != nil {
 		return err
 	}
-	m, err := s.readMeta(db)
-	if err = errors.Join(err, db.Close()); err != nil {
+	holds, err := s.holdsClaims()
+	if err = errors.Join(err, s.db.Close()); err != nil {
 		return s.openFailed(err)
 	}
-	if m.seq > 0 {
+	if holds {
 		return s.refuse("its identity file is missing but it holds claims")
 	}
-	tail, err := createTail(s.cfg.FS, s.cfg.Dir)
-	if err != nil {
-		return err
-	}
-	if err := tail.close(); err != nil {
+	if err := errors.Join(s.wal.begin(firstSegment), s.wal.close()); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	if err := s.writeIdentity(); err != nil {
@@ -140,99 +135,46 @@ func (s *Store) create() error {
 	return s.openExisting()
 }
 
-// openExisting opens a finished store, puts back what the engine's log lost
-// and the tail still has, and begins its life with a batch of its own, so that
-// the tail vouches for all that came before.
-func (s *Store) openExisting() error {
-	records, err := readTail(s.cfg.FS, s.cfg.Dir)
-	if err != nil {
-		return s.refuse(err.Error())
+// holdsClaims reports whether anything was ever committed to a store. A log
+// that cannot be read is what an interrupted creation leaves.
+func (s *Store) holdsClaims() (bool, error) {
+	m, err := s.readMeta()
+	if err != nil || m.seq > 0 {
+		return true, err
 	}
-	db, err := s.openDB(true)
-	if err != nil {
+	holds := false
+	err = replay(s.cfg.FS, s.cfg.Dir, m.segment, m.seq, func(uint64, meta, []byte) error {
+		holds = true
+		return nil
+	})
+	if errors.Is(err, errLog) {
+		err = nil
+	}
+	return holds, err
+}
+
+// openExisting opens a finished store: the engine, what the log has beyond it,
+// and a log that goes on in a segment of its own.
+func (s *Store) openExisting() error {
+	if err := s.openDB(true); err != nil {
 		return err
 	}
-	m, err := s.recover(db, records)
-	if err == nil {
-		err = s.reopen(&db)
-	}
+	last, err := s.recover()
 	if err != nil {
-		return errors.Join(s.openFailed(err), closeDB(db))
+		return errors.Join(s.openFailed(err), s.db.Close())
 	}
-	s.db = db
 	s.gate.claims, s.gate.bodies = s.cfg.FreeClaimsMin, s.cfg.FreeBodiesMin
 	s.gate.free.Store(s.freeBytes())
-	hwm, ceil := highest(records)
-	s.clock.raise(max(m.hwm, hwm))
-	s.mu.seq = m.seq
-	s.mu.floor = max(m.ceil, ceil)
-	s.recent = newRecent(s.cfg.RecentMax)
-	s.filter.init(s.cfg, m.seq == 0)
-	tail, err := s.openTail(records)
-	if err != nil {
-		return errors.Join(err, db.Close())
-	}
-	s.syncer.start(s, tail)
+	s.clock.raise(last.hwm)
+	s.mu.last = last
+	s.mu.floor = last.ceil
+	s.filter.init(s.cfg, last.seq == 0)
+	s.syncer.start(s)
+	go s.runFlusher()
 	if err := s.beat(); err != nil {
-		return errors.Join(err, s.syncer.stop(), db.Close())
+		return errors.Join(err, s.stop())
 	}
 	return nil
-}
-
-// recover compares the engine's last batch with the tail's and puts back what
-// is missing.
-func (s *Store) recover(db *pebble.DB, records []tailRecord) (meta, error) {
-	m, err := s.readMeta(db)
-	if err != nil {
-		return meta{}, err
-	}
-	if len(records) == 0 || records[len(records)-1].seq <= m.seq {
-		return m, nil
-	}
-	last := records[len(records)-1]
-	if records[0].seq > m.seq+1 {
-		return meta{}, s.refuse(fmt.Sprintf("batches %d to %d are missing", m.seq+1, records[0].seq-1))
-	}
-	s.cfg.Logger.Warn("the engine's log lost its tail; putting it back from the tail log",
-		"from", m.seq+1, "to", last.seq)
-	for _, r := range records {
-		if r.seq <= m.seq {
-			continue
-		}
-		if err := reapply(db, r.repr); err != nil {
-			return meta{}, err
-		}
-	}
-	return last.meta, nil
-}
-
-func reapply(db *pebble.DB, repr []byte) error {
-	b := db.NewBatch()
-	defer b.Close() //nolint:errcheck // a batch that was applied or is given up has nothing left to fail
-	if err := b.SetRepr(append([]byte(nil), repr...)); err != nil {
-		return fmt.Errorf("put back a batch: %w", err)
-	}
-	return db.Apply(b, pebble.Sync)
-}
-
-// reopen closes and opens the engine once more when its format was just raised
-// or its log was begun under an older one: only a log begun under
-// formatVersion is protected in its middle.
-func (s *Store) reopen(db **pebble.DB) error {
-	if err := (*db).Close(); err != nil {
-		*db = nil
-		return err
-	}
-	next, err := s.openDB(true)
-	*db = next
-	return err
-}
-
-func closeDB(db *pebble.DB) error {
-	if db == nil {
-		return nil
-	}
-	return db.Close()
 }
 
 func (s *Store) openFailed(err error) error {
@@ -242,17 +184,19 @@ func (s *Store) openFailed(err error) error {
 	return s.refuse(err.Error())
 }
 
-func (s *Store) openDB(mustExist bool) (*pebble.DB, error) {
+// openDB opens the engine. It has no log of its own: all that it holds comes in
+// tables that are durable before they are part of it.
+func (s *Store) openDB(mustExist bool) error {
 	cache := pebble.NewCache(s.cfg.CacheBytes)
 	defer cache.Unref()
 	opts := &pebble.Options{
 		FS: s.cfg.FS, Cache: cache, ErrorIfNotExists: mustExist,
-		FormatMajorVersion: formatVersion,
-		MemTableSize:       s.cfg.MemTableBytes, MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold: 4, L0StopWritesThreshold: 32,
-		LBaseMaxBytes: 256 << 20,
-		MaxOpenFiles:  4096,
-		Logger:        engineLogger{s.cfg.Logger, s.cfg.Fatal},
+		FormatMajorVersion: formatVersion, DisableWAL: true,
+		MemTableSize:          engineMemTableBytes,
+		L0CompactionThreshold: 4,
+		LBaseMaxBytes:         256 << 20,
+		MaxOpenFiles:          4096,
+		Logger:                engineLogger{s.cfg.Logger, s.cfg.Fatal},
 	}
 	// IDs, digests and hashes do not compress: only the last level, where records
 	// stay, is worth trying.
@@ -261,6 +205,12 @@ func (s *Store) openDB(mustExist bool) (*pebble.DB, error) {
 		BackgroundError: func(err error) { s.cfg.Logger.Error("engine: background work failed", "cause", err) },
 		// The engine's own answer to damage is to end the process at once. The
 		// caller whose read met it is told first, and Run ends with it.
+		CompactionEnd: func(pebble.CompactionInfo) {
+			select {
+			case s.flusher.compacted <- struct{}{}:
+			default:
+			}
+		},
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			_ = s.damaged(fmt.Errorf("%w: %s: %w", storage.ErrDamaged, info.Path, info.Details))
 		},
@@ -268,11 +218,13 @@ func (s *Store) openDB(mustExist bool) (*pebble.DB, error) {
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
+	opts.EnsureDefaults()
 	db, err := pebble.Open(s.cfg.FS.PathJoin(s.cfg.Dir, "db"), opts)
 	if err != nil {
-		return nil, s.refuse(err.Error())
+		return s.refuse(err.Error())
 	}
-	return db, nil
+	s.db, s.opts = db, opts
+	return nil
 }
 
 // engineLogger lets the engine's routine messages go and ends the process
@@ -293,18 +245,6 @@ func (l engineLogger) Errorf(format string, args ...any) {
 }
 
 func (l engineLogger) Fatalf(format string, args ...any) { l.fatal(fmt.Sprintf(format, args...)) }
-
-func (s *Store) readMeta(db *pebble.DB) (meta, error) {
-	v, closer, err := db.Get(metaKey)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return meta{}, nil
-	}
-	if err != nil {
-		return meta{}, err
-	}
-	m, err := parseMeta(v)
-	return m, errors.Join(err, closer.Close())
-}
 
 func (s *Store) readIdentity() (known bool, err error) {
 	data, err := readFile(s.cfg.FS, s.cfg.FS.PathJoin(s.cfg.Dir, identityName))
@@ -351,38 +291,6 @@ func (s *Store) writeIdentity() error {
 		return fmt.Errorf("open store: write identity: %w", err)
 	}
 	return syncDir(fs, s.cfg.Dir)
-}
-
-// openTail goes on in the file that does not hold the newest batches.
-func (s *Store) openTail(records []tailRecord) (*tailLog, error) {
-	t := &tailLog{}
-	for i, name := range tailNames {
-		f, err := s.cfg.FS.OpenReadWrite(s.cfg.FS.PathJoin(s.cfg.Dir, name), vfs.WriteCategoryUnspecified)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open tail log: %w", err), t.close())
-		}
-		t.files[i] = f
-	}
-	if len(records) > 0 {
-		newest, err := s.newestTail(records[len(records)-1].seq)
-		if err != nil {
-			return nil, errors.Join(err, t.close())
-		}
-		t.cur = 1 - newest
-	}
-	return t, nil
-}
-
-// newestTail returns the file whose run ends with seq.
-func (s *Store) newestTail(seq uint64) (int, error) {
-	data, err := readFile(s.cfg.FS, s.cfg.FS.PathJoin(s.cfg.Dir, tailNames[1]))
-	if err != nil {
-		return 0, fmt.Errorf("open tail log: %w", err)
-	}
-	if run := decodeRun(data); len(run) > 0 && run[len(run)-1].seq == seq {
-		return 1, nil
-	}
-	return 0, nil
 }
 
 func compression() pebble.DBCompressionSettings {

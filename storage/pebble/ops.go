@@ -3,53 +3,82 @@ package pebble
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"slices"
+	"hash/maphash"
+	"math/bits"
 	"sync"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 )
 
-// keyset holds the encoded keys of one call and the order in which to touch
-// them: sorted keys find their neighbours in cache, in the memtable and in the
-// expiry index.
+// keyset holds the encoded keys of one call and their hashes.
 type keyset struct {
-	buf   []byte
-	spans [][2]int
-	order []int
-	maybe []int
+	buf    []byte
+	ends   []int
+	hashes []uint64
+	maybe  []int // items that the filter may know
+	every  []int // see all
+	values [][]byte
+	table  []int32 // of repeated: item+1 by hash
 }
 
 var keysets = sync.Pool{New: func() any { return new(keyset) }}
 
-// encodeKeys encodes n keys and sorts them; a repeated key is refused.
-func encodeKeys(n int, key func(int) *claim.Key) (*keyset, error) {
+// encodeKeys encodes n keys; a repeated one is refused.
+func (s *Store) encodeKeys(n int, key func(int) *claim.Key) (*keyset, error) {
 	ks := keysets.Get().(*keyset)
-	ks.buf, ks.spans, ks.order, ks.maybe = ks.buf[:0], ks.spans[:0], ks.order[:0], ks.maybe[:0]
+	ks.buf, ks.ends, ks.hashes, ks.maybe = ks.buf[:0], ks.ends[:0], ks.hashes[:0], ks.maybe[:0]
 	for i := range n {
 		from := len(ks.buf)
 		ks.buf = appendRecordKey(ks.buf, key(i))
-		ks.spans = append(ks.spans, [2]int{from, len(ks.buf)})
-		ks.order = append(ks.order, i)
+		ks.ends = append(ks.ends, len(ks.buf))
+		ks.hashes = append(ks.hashes, maphash.Bytes(s.seed, ks.buf[from:]))
 	}
-	if n == 1 {
-		return ks, nil
-	}
-	slices.SortFunc(ks.order, func(a, b int) int { return bytes.Compare(ks.key(a), ks.key(b)) })
-	for i := 1; i < n; i++ {
-		if bytes.Equal(ks.key(ks.order[i-1]), ks.key(ks.order[i])) {
-			keysets.Put(ks)
-			return nil, storage.ErrRepeatedKey
-		}
+	if ks.repeated() {
+		ks.free()
+		return nil, storage.ErrRepeatedKey
 	}
 	return ks, nil
 }
 
-func (ks *keyset) key(i int) []byte { return ks.buf[ks.spans[i][0]:ks.spans[i][1]] }
+func (ks *keyset) key(i int) []byte {
+	if i == 0 {
+		return ks.buf[:ks.ends[0]]
+	}
+	return ks.buf[ks.ends[i-1]:ks.ends[i]]
+}
+
+// all returns the numbers of all items.
+func (ks *keyset) all() []int {
+	ks.every = ks.every[:0]
+	for i := range ks.ends {
+		ks.every = append(ks.every, i)
+	}
+	return ks.every
+}
+
+// repeated reports whether two of the keys are the same.
+func (ks *keyset) repeated() bool {
+	size := 1 << bits.Len(uint(2*len(ks.hashes)))
+	if cap(ks.table) < size {
+		ks.table = make([]int32, size)
+	}
+	ks.table = ks.table[:size]
+	clear(ks.table)
+	for i, hash := range ks.hashes {
+		at := hash & uint64(size-1)
+		for ; ks.table[at] != 0; at = (at + 1) & uint64(size-1) {
+			if other := int(ks.table[at] - 1); ks.hashes[other] == hash && bytes.Equal(ks.key(other), ks.key(i)) {
+				return true
+			}
+		}
+		ks.table[at] = int32(i + 1)
+	}
+	return false
+}
+
+func (ks *keyset) free() { keysets.Put(ks) }
 
 // InsertOrGet implements storage.Store. Keys that the filter has never seen
 // are stored without a read. The others are read outside the lock, which is
@@ -60,11 +89,11 @@ func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storag
 		return nil, err
 	}
 	defer s.life.RUnlock()
-	ks, err := encodeKeys(len(reqs), func(i int) *claim.Key { return &reqs[i].Key })
+	ks, err := s.encodeKeys(len(reqs), func(i int) *claim.Key { return &reqs[i].Key })
 	if err != nil {
 		return nil, err
 	}
-	defer keysets.Put(ks)
+	defer ks.free()
 	found := make([]storage.Found, len(reqs))
 	c, err := s.insertUnseen(ks, reqs, found)
 	if err != nil {
@@ -94,45 +123,42 @@ func partly(c *commit, err error) error {
 // insertUnseen stores what the filter has never seen and leaves the rest in
 // ks.maybe.
 func (s *Store) insertUnseen(ks *keyset, reqs []claim.Request, found []storage.Found) (*commit, error) {
-	s.mu.Lock()
+	if err := s.lockToWrite(); err != nil {
+		return nil, err
+	}
 	defer s.mu.Unlock()
 	if !s.filter.ready() {
-		return s.insertReading(ks, ks.order, reqs, found)
+		return s.insertReading(ks, ks.all(), reqs, found)
 	}
 	now, suspect := s.clock.now()
-	b := s.newBuilder(now)
-	for _, i := range ks.order {
+	b := newBuilder(now)
+	for i := range reqs {
 		key := ks.key(i)
-		seen, audit := s.filter.test(key)
-		if audit && !seen {
-			if err := s.audit(key); err != nil {
-				return nil, errors.Join(err, s.drop(b))
-			}
-		}
+		seen, audit := s.filter.test(ks.hashes[i])
 		if seen {
-			if s.recent.get(key, &reqs[i].Key, &found[i].Record) {
-				found[i].Now = now
-			} else {
-				ks.maybe = append(ks.maybe, i)
-			}
+			ks.maybe = append(ks.maybe, i)
 			continue
 		}
-		if err := s.insert(b, key, &reqs[i], &found[i], suspect); err != nil {
-			return nil, errors.Join(err, s.drop(b))
+		if audit {
+			if err := s.audit(ks.hashes[i], key); err != nil {
+				b.drop()
+				return nil, err
+			}
 		}
+		s.insert(b, key, &reqs[i], &found[i], suspect)
 	}
-	return s.apply(b)
+	return s.apply(b), nil
 }
 
 // insertSeen answers the keys in ks.maybe. The time is taken before the read:
 // what is read is then no older than the time it is judged at.
 func (s *Store) insertSeen(ks *keyset, reqs []claim.Request, found []storage.Found, c *commit) (*commit, error) {
 	now, _ := s.clock.now()
+	if err := s.readAll(ks, ks.maybe, found, func(i int) claim.Key { return reqs[i].Key }); err != nil {
+		return nil, err
+	}
 	absent := ks.maybe[:0]
 	for _, i := range ks.maybe {
-		if _, err := s.read(ks.key(i), reqs[i].Key, &found[i].Record, true); err != nil {
-			return nil, err
-		}
 		found[i].Now = now
 		if found[i].Record.State == claim.Absent {
 			absent = append(absent, i)
@@ -142,58 +168,52 @@ func (s *Store) insertSeen(ks *keyset, reqs []claim.Request, found []storage.Fou
 	if len(absent) == 0 {
 		return s.latest(c), nil
 	}
-	s.mu.Lock()
+	if err := s.lockToWrite(); err != nil {
+		return nil, err
+	}
 	defer s.mu.Unlock()
 	return s.insertReading(ks, absent, reqs, found)
-}
-
-// latest is the commit that an answer made of reads has to wait for.
-func (s *Store) latest(c *commit) *commit {
-	if last := s.syncer.last.Load(); last != nil && last.seq > s.syncer.synced.Load() {
-		return last
-	}
-	return c
 }
 
 // insertReading reads and, where nothing is stored, inserts, all under
 // Store.mu.
 func (s *Store) insertReading(ks *keyset, items []int, reqs []claim.Request, found []storage.Found) (*commit, error) {
 	now, suspect := s.clock.now()
-	b := s.newBuilder(now)
+	b := newBuilder(now)
 	for _, i := range items {
-		key := ks.key(i)
-		if _, err := s.read(key, reqs[i].Key, &found[i].Record, true); err != nil {
-			return nil, errors.Join(err, s.drop(b))
+		f, key := &found[i], ks.key(i)
+		aside, err := s.readLocked(ks.hashes[i], key, reqs[i].Key, &f.Record)
+		if err == nil && aside {
+			err = s.bodyLocked(key, &f.Record)
 		}
-		if found[i].Record.State != claim.Absent {
-			found[i].Now = now
+		if err != nil {
+			b.drop()
+			return nil, err
+		}
+		if f.Record.State != claim.Absent {
+			f.Now = now
 			continue
 		}
-		s.filter.add(key)
-		if err := s.insert(b, key, &reqs[i], &found[i], suspect); err != nil {
-			return nil, errors.Join(err, s.drop(b))
-		}
+		s.filter.add(ks.hashes[i])
+		s.insert(b, key, &reqs[i], f, suspect)
 	}
-	c, err := s.apply(b)
-	return s.latest(c), err
+	return s.latest(s.apply(b)), nil
 }
 
 // insert stores a fresh record unless its event is too old or there is no room.
-func (s *Store) insert(b *builder, key []byte, r *claim.Request, f *storage.Found, suspect bool) error {
+func (s *Store) insert(b *builder, key []byte, r *claim.Request, f *storage.Found, suspect bool) {
 	switch {
 	case b.now >= r.InsertBefore && suspect:
 		f.Err = storage.ErrClockSuspect
-		return nil
 	case b.now >= r.InsertBefore:
 		f.Now = b.now
-		return nil
 	case s.gate.refusesClaims():
 		f.Err = storage.ErrFull
-		return nil
+	default:
+		f.Now, f.Record = b.now, claim.Fresh(r, b.now, s.mu.floor)
+		s.fit(&f.Record)
+		b.put(key, &f.Record, nil, false)
 	}
-	f.Now, f.Record = b.now, claim.Fresh(r, b.now, s.mu.floor)
-	s.fit(&f.Record)
-	return s.put(b, key, &f.Record, nil, false)
 }
 
 // fit drops the body of a completion when there is hardly any room left. The
@@ -204,37 +224,24 @@ func (s *Store) fit(r *claim.Record) {
 	}
 }
 
-// drop gives up what was built. The records kept in memory may be among it:
-// all of them are let go, since this is rare.
-func (s *Store) drop(b *builder) error {
-	batch := b.batch
-	b.batch = nil
-	builders.Put(b)
-	if batch == nil {
-		return nil
-	}
-	s.recent.clear()
-	return batch.Close()
-}
-
 // Get implements storage.Store.
 func (s *Store) Get(ctx context.Context, keys []claim.Key) ([]storage.Found, error) {
 	if err := s.enter(ctx, len(keys)); err != nil {
 		return nil, err
 	}
 	defer s.life.RUnlock()
-	ks, err := encodeKeys(len(keys), func(i int) *claim.Key { return &keys[i] })
+	ks, err := s.encodeKeys(len(keys), func(i int) *claim.Key { return &keys[i] })
 	if err != nil {
 		return nil, err
 	}
-	defer keysets.Put(ks)
+	defer ks.free()
 	found := make([]storage.Found, len(keys))
 	now, _ := s.clock.now()
-	for _, i := range ks.order {
-		if _, err := s.read(ks.key(i), keys[i], &found[i].Record, true); err != nil {
-			return nil, err
-		}
+	for i := range found {
 		found[i].Now = now
+	}
+	if err := s.readAll(ks, ks.all(), found, func(i int) claim.Key { return keys[i] }); err != nil {
+		return nil, err
 	}
 	if err := s.durable(ctx, s.latest(nil)); err != nil {
 		return nil, err
@@ -287,11 +294,11 @@ func (s *Store) change(ctx context.Context, n int, key func(int) *claim.Key,
 		return nil, err
 	}
 	defer s.life.RUnlock()
-	ks, err := encodeKeys(n, key)
+	ks, err := s.encodeKeys(n, key)
 	if err != nil {
 		return nil, err
 	}
-	defer keysets.Put(ks)
+	defer ks.free()
 	found := make([]storage.Found, n)
 	c, err := s.changeLocked(ks, key, rule, found)
 	if err != nil {
@@ -306,85 +313,39 @@ func (s *Store) change(ctx context.Context, n int, key func(int) *claim.Key,
 func (s *Store) changeLocked(ks *keyset, key func(int) *claim.Key,
 	rule func(int, *claim.Record, claim.Time, bool) (claim.Record, bool, error), found []storage.Found,
 ) (*commit, error) {
-	s.mu.Lock()
+	if err := s.lockToWrite(); err != nil {
+		return nil, err
+	}
 	defer s.mu.Unlock()
 	now, suspect := s.clock.now()
-	b := s.newBuilder(now)
-	for _, i := range ks.order {
-		f := &found[i]
-		aside, err := s.readLocked(ks.key(i), *key(i), &f.Record)
-		if err != nil {
-			return nil, errors.Join(err, s.drop(b))
-		}
-		f.Now = now
-		next, changed, err := rule(i, &f.Record, now, suspect)
-		switch {
-		case err != nil:
-			*f = storage.Found{Err: err}
-		case changed:
-			s.fit(&next)
-			if err := s.put(b, ks.key(i), &next, &f.Record, aside); err != nil {
-				return nil, errors.Join(s.failed("write", err), s.drop(b))
-			}
-			f.Record, f.Applied = next, true
-		case aside:
-			if err := s.readBody(ks.key(i), &f.Record); err != nil {
-				return nil, errors.Join(err, s.drop(b))
-			}
+	b := newBuilder(now)
+	for i := range found {
+		if err := s.changeOne(b, ks, i, *key(i), rule, &found[i], now, suspect); err != nil {
+			b.drop()
+			return nil, err
 		}
 	}
-	c, err := s.apply(b)
-	return s.latest(c), err
+	return s.latest(s.apply(b)), nil
 }
 
-// readLocked is read under Store.mu, without the body.
-func (s *Store) readLocked(encoded []byte, key claim.Key, rec *claim.Record) (bodyAside bool, err error) {
-	if s.recent.get(encoded, &key, rec) {
-		return false, nil
-	}
-	return s.read(encoded, key, rec, false)
-}
-
-// read decodes the record under an encoded key; its State stays Absent when
-// there is none. It reports whether the body is stored aside, and loads it if
-// asked to.
-func (s *Store) read(encoded []byte, key claim.Key, rec *claim.Record, withBody bool) (bodyAside bool, err error) {
-	value, closer, err := s.db.Get(encoded)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return false, nil
-	}
+func (s *Store) changeOne(b *builder, ks *keyset, i int, key claim.Key,
+	rule func(int, *claim.Record, claim.Time, bool) (claim.Record, bool, error), f *storage.Found, now claim.Time, suspect bool,
+) error {
+	aside, err := s.readLocked(ks.hashes[i], ks.key(i), key, &f.Record)
 	if err != nil {
-		return false, s.failed("read", err)
-	}
-	bodyAside, err = decodeRecord(rec, key, value)
-	if err = errors.Join(err, closer.Close()); err != nil {
-		return false, s.failed("read", err)
-	}
-	if bodyAside && withBody {
-		return true, s.readBody(encoded, rec)
-	}
-	return bodyAside, nil
-}
-
-// readBody loads a body stored aside. A sweep or a forget between the two
-// reads leaves the record without one; it is read again then, and gone or
-// changed.
-func (s *Store) readBody(encoded []byte, rec *claim.Record) error {
-	value, closer, err := s.db.Get(appendBodyKey(nil, encoded))
-	if errors.Is(err, pebble.ErrNotFound) {
-		key := rec.Key
-		*rec = claim.Record{}
-		aside, err := s.read(encoded, key, rec, false)
-		if err == nil && aside {
-			err = s.damaged(errors.Join(storage.ErrDamaged, errors.New("a result body is missing")))
-		}
 		return err
 	}
-	if err != nil {
-		return s.failed("read body", err)
+	f.Now = now
+	next, changed, err := rule(i, &f.Record, now, suspect)
+	switch {
+	case err != nil:
+		*f = storage.Found{Err: err}
+	case changed:
+		s.fit(&next)
+		b.put(ks.key(i), &next, &f.Record, aside)
+		f.Record, f.Applied = next, true
+	case aside:
+		return s.bodyLocked(ks.key(i), &f.Record)
 	}
-	completion := *rec.Completion
-	completion.Body = bytes.Clone(value)
-	rec.Completion = &completion
-	return s.failed("read body", closer.Close())
+	return nil
 }

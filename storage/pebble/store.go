@@ -1,13 +1,18 @@
 // Package pebble is the embedded driver: claims of one process on one disk, in
 // CockroachDB's storage engine. It keeps the whole contract of package storage;
 // it refuses to be opened twice, to start on damage, and to acknowledge what is
-// not durable twice over (see tail.go).
+// not durable twice over.
+//
+// A write goes to the log (wal.go) and to memory (memtable.go), and from there,
+// many at once, as a table to the engine (flush.go). A start replays what the
+// engine has not got yet (replay.go, recover.go).
 package pebble
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -22,14 +27,14 @@ import (
 
 // Defaults of Config.
 const (
-	CacheBytesDefault     = 128 << 20
-	MemTableBytesDefault  = 64 << 20
-	StallMaxDefault       = 2 * time.Second
-	FreeClaimsMinDefault  = 1 << 30
-	FreeBodiesMinDefault  = 256 << 20
-	FilterKeysMinDefault  = 1 << 20
-	FilterBytesMaxDefault = 1 << 30
-	RecentMaxDefault      = 1 << 15
+	CacheBytesDefault      = 128 << 20
+	MemTableBytesDefault   = 64 << 20
+	StallMaxDefault        = 2 * time.Second
+	FreeClaimsMinDefault   = 1 << 30
+	FreeBodiesMinDefault   = 256 << 20
+	FilterKeysMinDefault   = 1 << 20
+	FilterBytesMaxDefault  = 1 << 30
+	LogSegmentBytesDefault = 128 << 20
 )
 
 // Config says where a store lives and how it behaves. Zero values mean the
@@ -49,9 +54,14 @@ type Config struct {
 	// SweepGrace is how long expired records are kept before a sweep may delete
 	// them. claim.SweepGrace when 0.
 	SweepGrace time.Duration
-	// CacheBytes bounds the block cache, MemTableBytes one memtable.
+	// CacheBytes bounds the block cache. MemTableBytes is how much is written
+	// before it goes to the engine; up to frozenMax+1 times as much is in memory
+	// while that takes its time.
 	CacheBytes    int64
 	MemTableBytes uint64
+	// LogSegmentBytes is the size of a full-grown segment of the log. Everything
+	// is in it twice; up to some frozenMax+3 of them exist.
+	LogSegmentBytes int64
 	// NoFilter turns the negative-lookup filter off: every claim reads first.
 	NoFilter bool
 	// FilterKeysMin is the least capacity of the filter, in keys (1.5 bytes
@@ -59,9 +69,6 @@ type Config struct {
 	// fuller filter only costs reads.
 	FilterKeysMin  int64
 	FilterBytesMax int64
-	// RecentMax is how many records are kept in memory as they were last
-	// written, some hundred bytes each.
-	RecentMax int
 	// StallMax is how long a sync may take before the store counts as stalled
 	// and answers ErrUnavailable.
 	StallMax time.Duration
@@ -95,7 +102,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.StallMax, StallMaxDefault)
 	setDefault(&c.FreeClaimsMin, FreeClaimsMinDefault)
 	setDefault(&c.FreeBodiesMin, FreeBodiesMinDefault)
-	setDefault(&c.RecentMax, RecentMaxDefault)
+	setDefault(&c.LogSegmentBytes, LogSegmentBytesDefault)
 	setDefault(&c.FilterKeysMin, FilterKeysMinDefault)
 	setDefault(&c.FilterBytesMax, FilterBytesMaxDefault)
 	if c.Fatal == nil {
@@ -121,8 +128,8 @@ func (c Config) validate() error {
 	if c.SweepGrace < 0 {
 		errs = append(errs, errors.New("pebble: SweepGrace is negative"))
 	}
-	if c.RecentMax < 0 {
-		errs = append(errs, errors.New("pebble: RecentMax is negative"))
+	if c.LogSegmentBytes < 0 || c.LogSegmentBytes%blockBytes != 0 {
+		errs = append(errs, fmt.Errorf("pebble: LogSegmentBytes is no multiple of %d", blockBytes))
 	}
 	if c.FreeBodiesMin > c.FreeClaimsMin {
 		errs = append(errs, errors.New("pebble: FreeBodiesMin exceeds FreeClaimsMin: claims must be refused first"))
@@ -134,20 +141,25 @@ func (c Config) validate() error {
 type Store struct {
 	cfg   Config
 	db    *pebble.DB
+	opts  *pebble.Options // of db
 	lock  *pebble.Lock
+	wal   *wal
+	seed  maphash.Seed // of this process: nobody can craft collisions
 	clock clock
 
 	// mu serialises what reads and then writes, from the filter's test until
 	// the write is visible. Nothing waits for the disk under it.
 	mu struct {
 		sync.Mutex
-		seq   uint64
-		ceil  claim.Fence
-		floor claim.Fence // new fences are at least this
+		front       front
+		last        meta        // last commit
+		floor       claim.Fence // new fences are at least this
+		flushFailed error       // the last flush failed with it
 	}
-	recent  recent
+	room    sync.Cond // a memtable was flushed, or could not be; on mu
 	filter  filter
 	syncer  syncer
+	flusher flusher
 	gate    gate
 	damage  atomic.Pointer[error]
 	life    sync.RWMutex  // held for reading by every call; Close takes it
@@ -262,7 +274,7 @@ func (s *Store) Stats(context.Context) (storage.Stats, error) {
 	m := s.db.Metrics()
 	return storage.Stats{
 		Engine: "pebble", Shards: 1, SweepGrace: s.cfg.SweepGrace, ClockSuspect: s.clock.suspect(),
-		RecordsEstimate: s.filter.keys(), DiskBytes: int64(m.DiskSpaceUsage()), Filter: s.filter.stats(),
+		RecordsEstimate: s.filter.keys(), DiskBytes: int64(m.DiskSpaceUsage()) + s.wal.bytes(), Filter: s.filter.stats(),
 	}, nil
 }
 
@@ -274,7 +286,13 @@ func (s *Store) Close() error {
 		close(s.closing)
 		s.life.Lock()
 		defer s.life.Unlock()
-		err = errors.Join(s.syncer.stop(), s.db.Close(), s.lock.Close())
+		err = errors.Join(s.stop(), s.lock.Close())
 	})
 	return err
+}
+
+func (s *Store) stop() error {
+	err := s.syncer.stop()
+	s.flusher.stop()
+	return errors.Join(err, s.db.Close())
 }

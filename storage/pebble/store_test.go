@@ -54,7 +54,10 @@ func mustOpen(t storagetest.T, cfg Config) *Store {
 
 // small makes a store cheap to open: tests open thousands.
 func small(cfg Config) Config {
-	cfg.MemTableBytes, cfg.CacheBytes, cfg.RecentMax = 1<<20, 1<<20, 64
+	cfg.CacheBytes, cfg.LogSegmentBytes = 1<<20, 64<<10
+	if cfg.MemTableBytes == 0 {
+		cfg.MemTableBytes = 16 << 10
+	}
 	if cfg.FilterKeysMin == 0 {
 		cfg.FilterKeysMin = 1 << 10
 	}

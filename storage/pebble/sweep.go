@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -14,11 +15,12 @@ import (
 	"github.com/warifu/warifu/storage/claim"
 )
 
-// A sweep walks the expiry index from its beginning. An entry lists the keys
-// that one batch wrote with an expiry in one bucket; whichever of them is due
-// is read again under the lock and deleted if the rules still say so. A record
-// whose expiry has moved has a later entry. Entries whose bucket is due as a
-// whole are used up and go, as one range, with the records.
+// A sweep walks the engine's expiry index from its beginning; what is in memory
+// and due is written out first. An entry lists keys that were flushed together
+// with an expiry in one bucket; whichever of them is due is read again under
+// the lock and deleted if the rules still say so. A record whose expiry has
+// moved has a later entry. Entries whose bucket is due as a whole are used up
+// and go, as one range, with the records.
 
 // found is what one step of a sweep looks at.
 type candidates struct {
@@ -26,6 +28,7 @@ type candidates struct {
 	cursor []byte // where the next step begins; nil at the end
 	used   []byte // entries before this key are used up; nil: none
 	from   []byte // first entry of the step
+	bucket int64  // of the last used entry
 }
 
 // Sweep implements storage.Store.
@@ -43,6 +46,9 @@ func (s *Store) Sweep(ctx context.Context, sw storage.Sweep) (storage.Swept, err
 	now, suspect := s.clock.now()
 	if suspect {
 		return storage.Swept{}, storage.ErrClockSuspect
+	}
+	if err := s.flushDue(ctx, bucketOf(now.Add(-s.cfg.SweepGrace))); err != nil {
+		return storage.Swept{}, err
 	}
 	cand, err := s.sweepCandidates(sw, now)
 	if err != nil {
@@ -69,7 +75,7 @@ func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidat
 		}
 	}
 	due := now.Add(-s.cfg.SweepGrace)
-	upper := indexKey(bucketOf(due)+1, 0)
+	upper := indexKey(bucketOf(due)+1, 0, 0)
 	if bytes.Compare(lower, upper) >= 0 {
 		return cand, nil
 	}
@@ -78,7 +84,7 @@ func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidat
 		return cand, s.failed("sweep", err)
 	}
 	defer func() { err = errors.Join(err, s.failed("sweep", it.Close())) }()
-	whole := indexKey(bucketOf(due), 0) // entries before it are due as a whole
+	whole := indexKey(bucketOf(due), 0, 0) // entries before it are due as a whole
 	for ok := it.First(); ok; ok = it.Next() {
 		entry := bytes.Clone(it.Key())
 		if cand.from == nil {
@@ -107,6 +113,7 @@ func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidat
 		skip = 0
 		if bytes.Compare(entry, whole) < 0 {
 			cand.used = append(bytes.Clone(entry), 0)
+			cand.bucket = int64(binary.BigEndian.Uint64(entry[1:]))
 		}
 	}
 	return cand, s.failed("sweep", it.Error())
@@ -119,32 +126,35 @@ func sweepCursor(entry []byte, done int) []byte {
 }
 
 func parseSweepCursor(c []byte) (entry []byte, done int, err error) {
-	if len(c) != 21 || c[0] != indexPrefix {
+	if len(c) != indexKeyLen+4 || c[0] != indexPrefix {
 		return nil, 0, storage.ErrCursor
 	}
-	return slices.Clone(c[:17]), int(binary.BigEndian.Uint32(c[17:])), nil
+	return slices.Clone(c[:indexKeyLen]), int(binary.BigEndian.Uint32(c[indexKeyLen:])), nil
 }
 
 // sweepDelete deletes what is still due and the index entries that are used up.
 func (s *Store) sweepDelete(cand candidates, out *storage.Swept) (*commit, error) {
-	s.mu.Lock()
+	if err := s.lockToWrite(); err != nil {
+		return nil, err
+	}
 	defer s.mu.Unlock()
 	now, _ := s.clock.now()
 	out.Now = now
-	b := s.newBuilder(now)
+	b := newBuilder(now)
 	// A record whose expiry moved has several entries; it goes once.
 	slices.SortFunc(cand.keys, bytes.Compare)
 	for _, key := range slices.CompactFunc(cand.keys, bytes.Equal) {
 		if err := s.sweepOne(b, key, now, out); err != nil {
-			return nil, errors.Join(err, s.drop(b))
+			b.drop()
+			return nil, err
 		}
 	}
-	if cand.used != nil {
-		if err := s.writes(b).DeleteRange(cand.from, cand.used, nil); err != nil {
-			return nil, errors.Join(s.failed("sweep", err), s.drop(b))
-		}
+	// An entry that is still in memory may come to lie in the range, and would
+	// be deleted unseen: then the used ones are left to a later sweep.
+	if cand.used != nil && s.mu.front.dueMin() > cand.bucket {
+		b.deleteRange(cand.from, cand.used)
 	}
-	return s.apply(b)
+	return s.apply(b), nil
 }
 
 func (s *Store) sweepOne(b *builder, encoded []byte, now claim.Time, out *storage.Swept) error {
@@ -153,7 +163,7 @@ func (s *Store) sweepOne(b *builder, encoded []byte, now claim.Time, out *storag
 		return s.failed("sweep", err)
 	}
 	var rec claim.Record
-	aside, err := s.readLocked(encoded, key, &rec)
+	aside, err := s.readLocked(maphash.Bytes(s.seed, encoded), encoded, key, &rec)
 	if err != nil || rec.State == claim.Absent {
 		return err
 	}
@@ -167,12 +177,9 @@ func (s *Store) sweepOne(b *builder, encoded []byte, now claim.Time, out *storag
 	// the clock has passed it: the key's next life begins above this one.
 	s.mu.floor = max(s.mu.floor, rec.Fence+1)
 	out.Deleted++
-	s.recent.drop(encoded, &key)
-	if err := s.writes(b).Delete(encoded, nil); err != nil {
-		return s.failed("sweep", err)
-	}
+	b.delete(encoded)
 	if aside {
-		return s.failed("sweep", b.batch.Delete(appendBodyKey(nil, encoded), nil))
+		b.delete(appendBodyKey(nil, encoded))
 	}
 	return nil
 }

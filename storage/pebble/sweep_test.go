@@ -3,6 +3,7 @@ package pebble
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,9 +31,22 @@ func sweepAll(t *testing.T, s *Store, limit int) (deleted int) {
 	}
 }
 
+// flushAll writes out all that is in memory.
+func flushAll(t *testing.T, s *Store) {
+	t.Helper()
+	s.mu.Lock()
+	s.freeze()
+	frozen := slices.Clone(s.mu.front.frozen)
+	s.mu.Unlock()
+	for _, m := range frozen {
+		<-m.flushed
+	}
+}
+
 // countKeys counts the keys of one kind.
 func countKeys(t *testing.T, s *Store, prefix byte) (n int) {
 	t.Helper()
+	flushAll(t, s)
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
 	if err != nil {
 		t.Fatal(err)

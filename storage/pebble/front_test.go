@@ -1,0 +1,279 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/claim"
+	"github.com/warifu/warifu/storage/storagetest"
+)
+
+// tableValve fails or holds what is done to tables under way, and nothing else.
+type tableValve struct{ valve }
+
+func (v *tableValve) MaybeError(op errorfs.Op) error {
+	if !strings.HasSuffix(op.Path, flushName) || op.Kind != errorfs.OpCreate {
+		return nil
+	}
+	v.mu.Lock()
+	gate, err := v.gate, v.err
+	v.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	return err
+}
+
+// TestEveryPlaceOfARecord: a record is found, changed, listed and scanned
+// wherever it is: in memory, on its way, or in the engine.
+func TestEveryPlaceOfARecord(t *testing.T) {
+	t.Parallel()
+	v := &tableValve{}
+	s := mustOpen(t, Config{FS: errorfs.Wrap(vfs.NewMem(), v), Clock: storagetest.NewClock(epoch).Now, MemTableBytes: 1 << 20})
+	big := claim.Completion{Outcome: claim.Succeeded, Body: make([]byte, inlineBodyMax+1)}.Summed()
+	insertMany(t, s, "a", 40)
+	flushAll(t, s) // engine
+	gate := make(chan struct{})
+	v.set(gate, nil)
+	changed := map[string]claim.Record{}
+	step := func(n int) {
+		for i := n; i < 40; i += 3 {
+			rec := s.mustGet(t, fmt.Sprintf("a-%d", i))
+			rec = transition(t, s, []claim.TransitionKind{claim.Complete, claim.Release}[i%2], rec, []*claim.Completion{&big, nil}[i%2])
+			changed[rec.Key.EventID] = rec
+		}
+		insertMany(t, s, fmt.Sprintf("n%d", n), 10)
+	}
+	freeze := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.freeze()
+	}
+	step(0)
+	freeze()
+	step(1)
+	freeze()
+	step(2)
+	check := func(where string) {
+		t.Helper()
+		for event, want := range changed {
+			if got := s.mustGet(t, event); !storagetest.SameRecord(want, got) {
+				t.Errorf("%s: %s is %+v, want %+v", where, event, got, want)
+			}
+		}
+		var scanned []string
+		if err := s.Scan(context.Background(), func(k claim.Key) error { scanned = append(scanned, k.EventID); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		listed := listAll(t, s, 7)
+		if len(scanned) != 70 || !slices.Equal(scanned, listed) || !slices.IsSorted(listed) {
+			t.Errorf("%s: %d scanned, %d listed, want 70 in order", where, len(scanned), len(listed))
+		}
+	}
+	check("in memory")
+	v.set(nil, nil)
+	close(gate)
+	flushAll(t, s)
+	check("in the engine")
+}
+
+func (s *Store) mustGet(t *testing.T, event string) claim.Record {
+	t.Helper()
+	found, err := s.Get(context.Background(), []claim.Key{testRequest(event, claim.AttemptID{}).Key})
+	if err != nil || found[0].Record.State == claim.Absent {
+		t.Fatalf("%s: %+v, %v", event, found, err)
+	}
+	return found[0].Record
+}
+
+func listAll(t *testing.T, s *Store, limit int) (events []string) {
+	t.Helper()
+	l := storage.List{Tenant: 1, Limit: limit}
+	for {
+		page, err := s.List(context.Background(), l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range page.Records {
+			events = append(events, page.Records[i].Key.EventID)
+		}
+		if l.Cursor = page.Cursor; l.Cursor == nil {
+			return events
+		}
+	}
+}
+
+// TestSweptInMemory: what was deleted is neither found nor listed, before its
+// deletion is written out and after.
+func TestSweptInMemory(t *testing.T) {
+	t.Parallel()
+	clock := storagetest.NewClock(epoch)
+	s := mustOpen(t, Config{FS: vfs.NewMem(), Clock: clock.Now})
+	insertMany(t, s, "a", 30)
+	clock.Advance(claim.DefaultPolicy().Retention + s.cfg.SweepGrace + time.Hour)
+	insertMany(t, s, "b", 5)
+	if n := sweepAll(t, s, 7); n != 30 {
+		t.Fatalf("%d deleted, want 30", n)
+	}
+	for range 2 {
+		if got := listAll(t, s, 100); len(got) != 5 {
+			t.Fatalf("%d records are left, want 5", len(got))
+		}
+		flushAll(t, s)
+	}
+	if n := countKeys(t, s, indexPrefix); n != 1 {
+		t.Fatalf("%d index entries are left, want that of the 5", n)
+	}
+}
+
+// TestFlushFails: while memory cannot be written out, writers are refused once
+// it is full, and nothing is lost; afterwards it goes on.
+func TestFlushFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &tableValve{}
+		fs := vfs.NewMem()
+		s := mustOpen(t, Config{FS: errorfs.Wrap(fs, v), Clock: time.Now})
+		v.set(nil, errors.New("no space"))
+		taken := 0
+		var err error
+		for taken < 10_000 && err == nil {
+			_, err = s.InsertOrGet(context.Background(), []claim.Request{testRequest(fmt.Sprintf("k-%d", taken), claim.AttemptID{1})})
+			if err == nil {
+				taken++
+			}
+		}
+		if !errors.Is(err, storage.ErrUnavailable) {
+			t.Fatalf("after %d claims: %v, want ErrUnavailable", taken, err)
+		}
+		if least := frozenMax * int(s.cfg.MemTableBytes) / 300; taken < least {
+			t.Errorf("only %d claims were taken, want %d", taken, least)
+		}
+		if rec := s.mustGet(t, "k-0"); rec.AttemptID != (claim.AttemptID{1}) {
+			t.Errorf("%+v", rec)
+		}
+		v.set(nil, nil)
+		time.Sleep(flushRetry)
+		synctest.Wait()
+		insertMany(t, s, "after", 10)
+		for i := range taken {
+			s.mustGet(t, fmt.Sprintf("k-%d", i))
+		}
+	})
+}
+
+// TestWritersWaitForFlushes: writers that find memory full wait, and go on when
+// there is room.
+func TestWritersWaitForFlushes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &tableValve{}
+		s := mustOpen(t, Config{FS: errorfs.Wrap(vfs.NewMem(), v), Clock: time.Now})
+		gate := make(chan struct{})
+		v.set(gate, nil)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			insertMany(t, s, "a", 2000)
+		}()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Fatal("nobody waited")
+		default:
+		}
+		v.set(nil, nil)
+		close(gate)
+		<-done
+		for i := 0; i < 2000; i += 97 {
+			s.mustGet(t, fmt.Sprintf("a-%d", i))
+		}
+	})
+}
+
+// TestRestartWithFullMemory: a start replays more than one memtable.
+func TestRestartWithFullMemory(t *testing.T) {
+	t.Parallel()
+	v := &tableValve{}
+	fs, clock := vfs.NewMem(), storagetest.NewClock(epoch)
+	s := mustOpen(t, Config{FS: errorfs.Wrap(fs, v), Clock: clock.Now})
+	gate := make(chan struct{})
+	v.set(gate, nil)
+	n := 0
+	for full := false; !full; n++ {
+		insertMany(t, s, fmt.Sprintf("k%d", n), 1)
+		s.mu.Lock()
+		full = len(s.mu.front.frozen) == frozenMax
+		s.mu.Unlock()
+	}
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	<-s.closing
+	v.set(nil, errors.New("gone"))
+	close(gate)
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, Config{FS: fs, Clock: clock.Now})
+	for i := range n {
+		s.mustGet(t, fmt.Sprintf("k%d-0", i))
+	}
+	if got := listAll(t, s, 500); len(got) != n {
+		t.Fatalf("%d records, want %d", len(got), n)
+	}
+}
+
+// TestViewUnderWrites: a scan that runs beside writes and flushes sees every key
+// that was there when it began, once and in order.
+func TestViewUnderWrites(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, Config{FS: vfs.NewMem(), Clock: storagetest.NewClock(epoch).Now})
+	insertMany(t, s, "old", 200)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(1, 1))
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			insertMany(t, s, fmt.Sprintf("new%d", i), 20)
+			rec := s.mustGet(t, fmt.Sprintf("old-%d", rng.IntN(200)))
+			if rec.State == claim.InProgress {
+				transition(t, s, claim.Release, rec, nil)
+			}
+		}
+	})
+	for range 40 {
+		var keys []string
+		if err := s.Scan(context.Background(), func(k claim.Key) error { keys = append(keys, k.EventID); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		old := 0
+		for i, k := range keys {
+			if strings.HasPrefix(k, "old-") {
+				old++
+			}
+			if i > 0 && keys[i-1] >= k {
+				t.Fatalf("%s comes after %s", k, keys[i-1])
+			}
+		}
+		if old != 200 {
+			t.Fatalf("%d of 200 old keys were seen", old)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
