@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -58,6 +59,8 @@ func TestExcessiveBinary(t *testing.T) {
 		{"metadata of a record", field(8, field(4, nil, messagesMax+1), 1), &warifuv1.ClaimRequest{}, true},
 		{"metadata of records that merge", field(8, field(4, nil, 2), messagesMax), &warifuv1.ClaimRequest{}, true},
 		{"metadata of a completion", field(5, field(4, nil, messagesMax+1), 1), &warifuv1.CompleteRequest{}, true},
+		{"items with tags of two bytes", bytes.Repeat([]byte{0x8a, 0x00, 0}, messagesMax+1), &warifuv1.BatchClaimRequest{}, true},
+		{"items behind a strange field", append([]byte{0x10, 1}, field(1, nil, messagesMax+1)...), &warifuv1.BatchClaimRequest{}, true},
 		{"metadata of a batch", field(1, field(5, field(4, nil, 30), 1), 500), &warifuv1.BatchCompleteRequest{}, true},
 		{"one long field", field(2, make([]byte, 1<<20), 1), &warifuv1.ClaimRequest{}, false},
 		{"malformed", append(field(1, nil, 10), bytes.Repeat([]byte{0xff}, 1<<20)...), &warifuv1.BatchClaimRequest{}, false},
@@ -89,7 +92,7 @@ func TestExcessiveJSON(t *testing.T) {
 		{"braces behind a quoted quote", items(`{"eventId":"\"`+strings.Repeat("{:", tokensMax)+`"}`, 1), false},
 		{"braces behind a quoted backslash", `{"eventId":"\\","x":[` + strings.Repeat("{:", tokensMax), true},
 	} {
-		if got := excessiveJSON([]byte(row.text), nil); got != row.want {
+		if got := excessiveJSON([]byte(row.text)); got != row.want {
 			t.Errorf("%s: excessive %v, want %v", row.name, got, row.want)
 		}
 	}
@@ -116,7 +119,7 @@ func TestFullBatchIsNotExcessive(t *testing.T) {
 	if err := newJSONCodec().UnmarshalRead(t.Context(), bytes.NewBuffer(text), got); err != nil || !proto.Equal(got, m) {
 		t.Errorf("JSON: %v", err)
 	}
-	if n := batchClaimShape.count(binary); n != messagesMax {
+	if n := shapes[reflect.TypeOf(m)].read(binary).messages; n != messagesMax {
 		t.Errorf("a full batch counts %d messages, want %d", n, messagesMax)
 	}
 	// From anything but a buffer the plain codec reads.
@@ -130,11 +133,10 @@ func TestFullBatchIsNotExcessive(t *testing.T) {
 // that a request can reach is counted.
 func TestShapes(t *testing.T) {
 	t.Parallel()
-	for m, s := range map[proto.Message]*shape{
-		&warifuv1.BatchClaimRequest{}: batchClaimShape, &warifuv1.BatchCompleteRequest{}: batchCompleteShape,
-		&warifuv1.ExtendRequest{}: extendShape, &warifuv1.ClaimRequest{}: claimShape, &warifuv1.CompleteRequest{}: completeShape,
-		&warifuv1.LookupRequest{}: {}, &warifuv1.ReleaseRequest{}: {}, &warifuv1.GetPolicyRequest{}: {}, &warifuv1.ListClaimsRequest{}: {},
+	for _, m := range []proto.Message{
+		&warifuv1.ClaimRequest{}, &warifuv1.BatchClaimRequest{}, &warifuv1.CompleteRequest{}, &warifuv1.BatchCompleteRequest{},
+		&warifuv1.ExtendRequest{}, &warifuv1.LookupRequest{}, &warifuv1.ReleaseRequest{}, &warifuv1.GetPolicyRequest{}, &warifuv1.ListClaimsRequest{},
 	} {
-		checkShape(t, m.ProtoReflect().Descriptor(), s)
+		checkShape(t, m.ProtoReflect().Descriptor(), shapes[reflect.TypeOf(m)])
 	}
 }

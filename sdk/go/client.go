@@ -85,7 +85,7 @@ func (c *Client) transport(cfg *config) connect.Transport {
 		h = c.newHTTPClient(cfg)
 	}
 	// Small messages on fast networks: compression costs more than it saves.
-	return connecthttp.NewTransport(h, cfg.url, connecthttp.WithCompressors())
+	return connecthttp.NewTransport(h, cfg.url, connecthttp.WithCompressors(), connecthttp.WithCodecs(newCodec()))
 }
 
 func (c *Client) newHTTPClient(cfg *config) *http.Client {
