@@ -1,17 +1,20 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
+	"google.golang.org/protobuf/proto"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/api/gen/warifu/v1/warifuv1connect"
@@ -96,18 +99,79 @@ type emptyHandler struct {
 
 func (emptyHandler) Claim(_ context.Context, m *warifuv1.ClaimRequest) (*warifuv1.ClaimResponse, error) {
 	reply := &claimReply{}
-	reply.fill(m, &claim.Request{}, &claim.Answer{Decision: claim.Granted, Fence: 1, Lease: time.Second, ExpiresAt: 1}, nil)
+	reply.fill(m, &claim.Request{}, &claim.Answer{Decision: claim.Granted, Fence: 1, Lease: time.Second, ExpiresAt: 1}, &wireTimes{}, nil)
 	return &reply.response, nil
 }
+
+func emptyMux() http.Handler {
+	empty := connect.NewServer()
+	warifuv1connect.RegisterClaimServiceHandler(empty, emptyHandler{})
+	mux := http.NewServeMux()
+	connecthttp.Mount(mux, empty, connecthttp.WithCompressors())
+	return mux
+}
+
+// BenchmarkHandler is the handler's work on a claim alone and in a batch of 256,
+// without a network and a store, and an empty handler's on the former.
+func BenchmarkHandler(b *testing.B) {
+	s, text, _ := benchServer(b, nullStore{})
+	one := &warifuv1.ClaimRequest{
+		Consumer: "orders", EventId: "order-00000000000000000001", AttemptId: fuzzAttempt,
+		Digests: []*warifuv1.Digest{{Scheme: "raw-sha256", Value: make([]byte, 32)}},
+	}
+	many := &warifuv1.BatchClaimRequest{}
+	for i := range 256 {
+		item := proto.CloneOf(one)
+		item.EventId = fmt.Sprintf("order-%020d", i)
+		many.Items = append(many.Items, item)
+	}
+	for _, row := range []struct {
+		name      string
+		handler   http.Handler
+		procedure string
+		message   proto.Message
+		claims    int
+	}{
+		{"claim", s.Handler(), warifuv1connect.ClaimServiceClaimProcedure, one, 1},
+		{"empty", emptyMux(), warifuv1connect.ClaimServiceClaimProcedure, one, 1},
+		{"batch", s.Handler(), warifuv1connect.ClaimServiceBatchClaimProcedure, many, 256},
+	} {
+		body, err := proto.Marshal(row.message)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(row.name, func(b *testing.B) { // per claim
+			b.ReportAllocs()
+			for n := b.N; n > 0; n -= row.claims {
+				ctx, cancel := context.WithCancel(b.Context()) // as net/http makes one for each request
+				r := httptest.NewRequestWithContext(ctx, http.MethodPost, row.procedure, bytes.NewReader(body))
+				r.Header.Set("Content-Type", "application/proto")
+				r.Header.Set("Authorization", "Bearer "+text)
+				w := discard{header: http.Header{}, status: http.StatusOK}
+				row.handler.ServeHTTP(&w, r)
+				if cancel(); w.status != http.StatusOK {
+					b.Fatal(w.status)
+				}
+			}
+		})
+	}
+}
+
+// discard is a response nobody reads.
+type discard struct {
+	header http.Header
+	status int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) WriteHeader(status int)      { d.status = status }
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // BenchmarkUnary is budget P3 without a store: a claim over HTTP by 64 callers,
 // against an empty handler without interceptors.
 func BenchmarkUnary(b *testing.B) {
 	s, text, _ := benchServer(b, nullStore{})
-	empty := connect.NewServer()
-	warifuv1connect.RegisterClaimServiceHandler(empty, emptyHandler{})
-	mux := http.NewServeMux()
-	connecthttp.Mount(mux, empty, connecthttp.WithCompressors())
+	mux := emptyMux()
 	for _, side := range []struct {
 		name    string
 		handler http.Handler

@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"strconv"
+	"sync"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/arbiter"
@@ -40,8 +40,11 @@ func (s *claims) Claim(ctx context.Context, m *warifuv1.ClaimRequest) (*warifuv1
 		return nil, f
 	}
 	s.metrics.claims[a.Decision].Inc()
-	reply := &claimReply{}
-	reply.fill(m, &r, &a.Answer, func() *storedReply { return &storedReply{} })
+	reply := &struct {
+		claimReply
+		times wireTimes
+	}{}
+	reply.fill(m, &r, &a.Answer, &reply.times, func() *storedReply { return &storedReply{} })
 	return &reply.response, nil
 }
 
@@ -78,106 +81,97 @@ func (s *claims) BatchClaim(ctx context.Context, m *warifuv1.BatchClaimRequest) 
 		return nil, f
 	}
 	call.Items(len(items))
-	b := claimBatch{server: s.Server, call: call, items: items}
-	b.decode()
-	if len(b.requests) > 0 {
-		answers := s.arbiter.Claim(ctx, b.requests)
-		for v := range answers {
-			b.settle(ctx, v, &answers[v])
-		}
+	w := newClaimWork(s.Server, call, items)
+	b := batch[*warifuv1.ClaimRequest, claim.Request, arbiter.Answered]{
+		rooms: &claimRooms, check: w.check, fail: w.fail,
+		ask: func(rs []claim.Request) []arbiter.Answered { return s.arbiter.Claim(ctx, rs) },
+		settle: func(i int, r *claim.Request, a *arbiter.Answered) *fault.Fault {
+			if f := settle(ctx, w.edge.policy(r.Key.Consumer), a); f != nil {
+				return f
+			}
+			w.answer(i, r, &a.Answer)
+			return nil
+		},
 	}
-	b.count()
-	return &warifuv1.BatchClaimResponse{Results: b.results}, nil
+	b.run(items)
+	w.count()
+	return &warifuv1.BatchClaimResponse{Results: w.results}, nil
 }
 
-// claimBatch is the work on one batch.
-type claimBatch struct {
-	server    *Server
-	call      *interceptor.Call
-	items     []*warifuv1.ClaimRequest
-	requests  []claim.Request    // the valid ones, in order
-	consumers []*tenant.Consumer // of the valid ones
-	index     []int              // of the valid ones among the items
-	slab      []batchItem
-	results   []*warifuv1.BatchClaimResult
-	stored    []storedReply
-	budget    bodyBudget
-	decided   [len(decisionLabels)]int
+var claimRooms sync.Pool // of *room[claim.Request]
+
+// claimWork is what one batch of claims is answered with.
+type claimWork struct {
+	edge    *edge
+	metrics *metrics
+	call    *interceptor.Call
+	items   []*warifuv1.ClaimRequest
+	digests []claim.Digest // slab of the digests of all items
+	slab    []batchItem
+	results []*warifuv1.BatchClaimResult
+	stored  []storedReply
+	times   wireTimes
+	budget  bodyBudget
+	decided [len(decisionLabels)]int
 }
 
-func (b *claimBatch) decode() {
-	n, digestCount := len(b.items), 0
-	for _, m := range b.items {
-		digestCount += min(len(m.GetDigests()), claim.DigestsMax)
+func newClaimWork(s *Server, call *interceptor.Call, items []*warifuv1.ClaimRequest) *claimWork {
+	digests := 0
+	for _, m := range items {
+		digests += min(len(m.GetDigests()), claim.DigestsMax)
 	}
-	b.requests = make([]claim.Request, 0, n)
-	b.consumers = make([]*tenant.Consumer, 0, n)
-	b.index = make([]int, 0, n)
-	b.slab = make([]batchItem, n)
-	b.results = make([]*warifuv1.BatchClaimResult, n)
-	b.budget = newBodyBudget()
-	digests := make([]claim.Digest, 0, digestCount)
-	e := b.server.edge(b.call)
-	for i, m := range b.items {
-		b.results[i] = &b.slab[i].result
-		next := len(b.requests)
-		b.requests = b.requests[:next+1]
-		if f := e.batched(m, &b.requests[next], &digests); f != nil {
-			b.requests[next] = claim.Request{}
-			b.requests = b.requests[:next]
-			b.fail(i, f.Within(itemPath(i)))
-			continue
-		}
-		b.consumers = append(b.consumers, e.consumer)
-		b.index = append(b.index, i)
+	w := &claimWork{
+		edge: s.edge(call), metrics: s.metrics, call: call, items: items, budget: newBodyBudget(),
+		digests: make([]claim.Digest, 0, digests),
+		slab:    make([]batchItem, len(items)),
+		results: make([]*warifuv1.BatchClaimResult, len(items)),
 	}
+	for i := range w.slab {
+		w.results[i] = &w.slab[i].result
+	}
+	return w
 }
 
-func (e *edge) batched(m *warifuv1.ClaimRequest, r *claim.Request, digests *[]claim.Digest) *fault.Fault {
+func (w *claimWork) check(m *warifuv1.ClaimRequest, r *claim.Request) *fault.Fault {
 	if m.GetWait() != nil {
 		return fault.Invalid("wait", limitWaitInBatch)
 	}
-	_, f := e.claim(m, r, digests)
+	_, f := w.edge.claim(m, r, &w.digests)
 	return f
 }
 
-// settle writes the answer to the valid item with number v.
-func (b *claimBatch) settle(ctx context.Context, v int, a *arbiter.Answered) {
-	i := b.index[v]
-	if f := settle(ctx, b.consumers[v], a); f != nil {
-		b.fail(i, f)
-		return
-	}
-	b.decided[a.Decision]++
+// answer writes the answer to item i.
+func (w *claimWork) answer(i int, r *claim.Request, a *claim.Answer) {
+	w.decided[a.Decision]++
 	if a.Completion != nil {
-		a.Completion = b.budget.fit(a.Completion)
+		a.Completion = w.budget.fit(a.Completion)
 	}
-	item := &b.slab[i]
-	item.reply.fill(b.items[i], &b.requests[v], &a.Answer, b.storedResult)
+	item := &w.slab[i]
+	item.reply.fill(w.items[i], r, a, &w.times, w.storedResult)
 	item.claim.Claim = &item.reply.response
 	item.result.Result = &item.claim
 }
 
 // storedResult takes a result from a slab that is made when the first
 // duplicate is met.
-func (b *claimBatch) storedResult() *storedReply {
-	if b.stored == nil {
-		b.stored = make([]storedReply, len(b.items))
+func (w *claimWork) storedResult() *storedReply {
+	if w.stored == nil {
+		w.stored = make([]storedReply, len(w.items))
 	}
-	r := &b.stored[0]
-	b.stored = b.stored[1:]
+	r := &w.stored[0]
+	w.stored = w.stored[1:]
 	return r
 }
 
-func (b *claimBatch) fail(i int, f *fault.Fault) {
-	b.server.metrics.claimFailed(f, 1)
-	b.slab[i].result.Result = &warifuv1.BatchClaimResult_Error{Error: f.Item(b.call.RequestID)}
+func (w *claimWork) fail(i int, f *fault.Fault) {
+	w.metrics.claimFailed(f, 1)
+	w.slab[i].result.Result = &warifuv1.BatchClaimResult_Error{Error: f.Item(w.call.RequestID)}
 }
 
-func (b *claimBatch) count() {
-	for d, n := range b.decided {
+func (w *claimWork) count() {
+	for d, n := range w.decided {
 		if n > 0 {
-			b.server.metrics.claims[d].Add(float64(n))
+			w.metrics.claims[d].Add(float64(n))
 		}
 	}
 }
@@ -195,5 +189,3 @@ func (b *bodyBudget) fit(c *claim.Completion) *claim.Completion {
 	b.left -= len(c.Body)
 	return c
 }
-
-func itemPath(i int) string { return "items[" + strconv.Itoa(i) + "]" }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -22,7 +23,7 @@ func (s *claims) Complete(ctx context.Context, m *warifuv1.CompleteRequest) (*wa
 		return nil, f
 	}
 	call.About(m.GetConsumer(), m.GetEventId())
-	r := s.transition(ctx, ts)[0]
+	r := s.arbiter.Transition(ctx, ts)[0]
 	s.metrics.transition(claim.Complete, &r)
 	if r.Err != nil {
 		return nil, writeFault(r.Err)
@@ -88,46 +89,33 @@ func (s *claims) BatchComplete(ctx context.Context, m *warifuv1.BatchCompleteReq
 	}
 	e := s.edge(call)
 	e.begun = true
-	ts, index := decodeTransitions(items, e.complete, fail)
-	replies := s.transition(ctx, ts)
-	for v := range replies {
-		i, r := index[v], &replies[v]
-		s.metrics.transition(claim.Complete, r)
-		if r.Err != nil {
-			fail(i, writeFault(r.Err))
-			continue
-		}
+	transitions(ctx, s, claim.Complete, items, e.complete, fail, func(i int, r *claim.Reply) {
 		item := &slab[i]
-		item.reply.fill(items[i], &r.Reply)
+		item.reply.fill(items[i], r)
 		item.complete.Complete = &item.reply.response
 		item.result.Result = &item.complete
-	}
+	})
 	return &warifuv1.BatchCompleteResponse{Results: results}, nil
 }
 
-// decodeTransitions checks the items of a batch. The valid ones come back in
-// order with their place among the items; the others are handed to fail.
-func decodeTransitions[M any](items []M, decode func(M, *claim.Transition) *fault.Fault, fail func(int, *fault.Fault)) (ts []claim.Transition, index []int) {
-	ts = make([]claim.Transition, 0, len(items))
-	index = make([]int, 0, len(items))
-	for i, m := range items {
-		next := len(ts)
-		ts = ts[:next+1]
-		if f := decode(m, &ts[next]); f != nil {
-			ts[next] = claim.Transition{}
-			ts = ts[:next]
-			fail(i, f.Within(itemPath(i)))
-			continue
-		}
-		index = append(index, i)
-	}
-	return ts, index
-}
+var transitionRooms sync.Pool // of *room[claim.Transition]
 
-// transition asks the arbiter, which is not asked at all when nothing is valid.
-func (s *claims) transition(ctx context.Context, ts []claim.Transition) []arbiter.Replied {
-	if len(ts) == 0 {
-		return nil
+// transitions makes one kind of transition for the items of a batch.
+func transitions[M any](
+	ctx context.Context, s *claims, kind claim.TransitionKind, items []M,
+	check func(M, *claim.Transition) *fault.Fault, fail func(int, *fault.Fault), answer func(int, *claim.Reply),
+) {
+	b := batch[M, claim.Transition, arbiter.Replied]{
+		rooms: &transitionRooms, check: check, fail: fail,
+		ask: func(ts []claim.Transition) []arbiter.Replied { return s.arbiter.Transition(ctx, ts) },
+		settle: func(i int, _ *claim.Transition, r *arbiter.Replied) *fault.Fault {
+			s.metrics.transition(kind, r)
+			if r.Err != nil {
+				return writeFault(r.Err)
+			}
+			answer(i, &r.Reply)
+			return nil
+		},
 	}
-	return s.arbiter.Transition(ctx, ts)
+	b.run(items)
 }

@@ -37,17 +37,7 @@ func (s *claims) Extend(ctx context.Context, m *warifuv1.ExtendRequest) (*warifu
 	}
 	e := s.edge(call)
 	e.begun = true
-	ts, index := decodeTransitions(items, e.extend, fail)
-	replies := s.transition(ctx, ts)
-	for v := range replies {
-		i, r := index[v], &replies[v]
-		s.metrics.transition(claim.Extend, r)
-		if r.Err != nil {
-			fail(i, writeFault(r.Err))
-			continue
-		}
-		slab[i].fill(items[i], &r.Reply)
-	}
+	transitions(ctx, s, claim.Extend, items, e.extend, fail, func(i int, r *claim.Reply) { slab[i].fill(items[i], r) })
 	return &warifuv1.ExtendResponse{Results: results, ProtocolVersion: protocolVersion}, nil
 }
 

@@ -22,11 +22,9 @@ import (
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/grpcreflect/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/warifu/warifu/api/gen/warifu/v1/warifuv1connect"
 	"github.com/warifu/warifu/server/arbiter"
-	"github.com/warifu/warifu/server/fault"
 	"github.com/warifu/warifu/server/interceptor"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
@@ -243,22 +241,4 @@ func (s *Server) MetricsHandler() http.Handler { return s.scrape }
 // edge returns the checks for one call of the call's tenant.
 func (s *Server) edge(call *interceptor.Call) *edge {
 	return &edge{tenant: call.Principal.Tenant, now: claim.FromTime(call.Began)}
-}
-
-// checkBatch holds the bounds of a batch: items, and bytes as they were sent.
-func checkBatch(ctx context.Context, m proto.Message, items int) *fault.Fault {
-	if items == 0 || items > claim.BatchItemsMax {
-		return fault.Invalid("items", limitItems)
-	}
-	size := 0
-	if info, ok := connect.CallInfoForServerContext(ctx); ok {
-		size = info.ReceiveStats.Size
-	}
-	if size == 0 { // in process: nothing was sent
-		size = proto.Size(m)
-	}
-	if size > claim.BatchBytesMax {
-		return fault.Invalid("items", limitBatchBytes)
-	}
-	return nil
 }

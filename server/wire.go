@@ -76,6 +76,15 @@ func (e *edge) key(consumer, eventID string) (claim.Key, *fault.Fault) {
 	return claim.Key{Tenant: e.tenant.ID, Consumer: consumer, EventID: eventID}, nil
 }
 
+// policy is that of a consumer that a valid item names.
+func (e *edge) policy(consumer string) *tenant.Consumer {
+	if consumer != e.name {
+		e.name = consumer
+		e.consumer, _, _ = e.tenant.Consumer(consumer) // never fails: it was found before
+	}
+	return e.consumer
+}
+
 func validEventID(s string) bool {
 	return s != "" && len(s) <= claim.EventIDBytesMax && strings.IndexByte(s, 0) < 0 && utf8.ValidString(s)
 }

@@ -137,13 +137,54 @@ func (e *edge) eventTime(ts *timestamppb.Timestamp, r *claim.Request) *fault.Fau
 	return nil
 }
 
-// claimReply is a reply with everything that most replies point to, so that a
-// batch of them is one allocation.
+// claimReply is a reply with what most replies point to, so that a batch of
+// them is one allocation.
 type claimReply struct {
 	response warifuv1.ClaimResponse
 	grant    warifuv1.Grant
-	span     durationpb.Duration // lease_remaining or retry_after
-	expires  timestamppb.Timestamp
+}
+
+// wireTimes makes the times of replies. Claims that are granted together mostly
+// have the same lease and expiry: equal ones that follow each other are one
+// message.
+type wireTimes struct {
+	span    *durationpb.Duration
+	lasts   time.Duration
+	expires *timestamppb.Timestamp
+	at      claim.Time
+
+	first struct { // room for those that most calls need
+		span    durationpb.Duration
+		expires timestamppb.Timestamp
+	}
+}
+
+func (w *wireTimes) duration(d time.Duration) *durationpb.Duration {
+	switch {
+	case w.span == nil:
+		w.span = &w.first.span
+	case w.lasts == d:
+		return w.span
+	default:
+		w.span = &durationpb.Duration{}
+	}
+	w.lasts = d
+	setDuration(w.span, d)
+	return w.span
+}
+
+func (w *wireTimes) timestamp(t claim.Time) *timestamppb.Timestamp {
+	switch {
+	case w.expires == nil:
+		w.expires = &w.first.expires
+	case w.at == t:
+		return w.expires
+	default:
+		w.expires = &timestamppb.Timestamp{}
+	}
+	w.at = t
+	setTimestamp(w.expires, t)
+	return w.expires
 }
 
 // accepted and refused are shared by all replies.
@@ -151,34 +192,31 @@ var accepted, refused = true, false
 
 // fill writes the answer to request m. result is where a stored result goes; it
 // is asked for only when there is one.
-func (out *claimReply) fill(m *warifuv1.ClaimRequest, r *claim.Request, a *claim.Answer, result func() *storedReply) {
+func (out *claimReply) fill(m *warifuv1.ClaimRequest, r *claim.Request, a *claim.Answer, times *wireTimes, result func() *storedReply) {
 	res := &out.response
 	res.Decision = word(decisions[:], a.Decision)
 	res.Consumer, res.EventId = m.GetConsumer(), m.GetEventId()
 	res.Accepted, res.ProtocolVersion = &refused, protocolVersion
 	if a.ExpiresAt != 0 && a.ExpiresAt != claim.Never {
-		setTimestamp(&out.expires, a.ExpiresAt)
-		res.ExpiresAt = &out.expires
+		res.ExpiresAt = times.timestamp(a.ExpiresAt)
 	}
 	switch a.Decision {
 	case claim.Granted:
-		out.fillGrant(m, r, a)
+		out.fillGrant(m, r, a, times)
 	case claim.Duplicate:
 		res.Accepted, res.OwnAttempt = &accepted, a.OwnAttempt
 		if a.Completion != nil {
 			res.Result = result().fill(a.Completion, a.EndedAt)
 		}
 	case claim.HeldByOther:
-		setDuration(&out.span, jittered(min(a.RetryAfter, retryAfterMax)))
-		res.RetryAfter = &out.span
+		res.RetryAfter = times.duration(jittered(min(a.RetryAfter, retryAfterMax)))
 	case claim.Doubtful:
-		setDuration(&out.span, doubtRetryAfter)
-		res.RetryAfter = &out.span
+		res.RetryAfter = times.duration(doubtRetryAfter)
 	case claim.Mismatch, claim.TooOld, claim.Unprotected, claim.Undecided, claim.AttemptEnded:
 	}
 }
 
-func (out *claimReply) fillGrant(m *warifuv1.ClaimRequest, r *claim.Request, a *claim.Answer) {
+func (out *claimReply) fillGrant(m *warifuv1.ClaimRequest, r *claim.Request, a *claim.Answer, times *wireTimes) {
 	g := &out.grant
 	g.Fence, g.Attempt, g.Takeover, g.Recorded = int64(a.Fence), a.Attempt, word(takeovers[:], a.Takeover), a.Recorded
 	if g.AttemptId = m.GetAttemptId(); !canonicalAttempt(g.AttemptId) {
@@ -187,8 +225,7 @@ func (out *claimReply) fillGrant(m *warifuv1.ClaimRequest, r *claim.Request, a *
 	if a.Recorded {
 		out.response.Accepted = &accepted
 	} else {
-		setDuration(&out.span, a.Lease)
-		g.LeaseRemaining = &out.span
+		g.LeaseRemaining = times.duration(a.Lease)
 	}
 	out.response.Grant = g
 }

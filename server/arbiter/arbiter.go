@@ -41,6 +41,10 @@ const (
 	// PollMax is the longest time between two looks at a key that somebody
 	// waits for; it finds endings on other replicas. Half of it is jitter.
 	PollMax = 500 * time.Millisecond
+	// patience is how long a caller waits before it listens to its context. The
+	// channel of a context is made when it is first asked for, which costs more
+	// than the rest of the wait; few calls take as long.
+	patience = 50 * time.Millisecond
 	// lostRacesMax bounds how often a call asks again because somebody else
 	// wrote between its read and its write.
 	lostRacesMax = 4
@@ -107,11 +111,17 @@ type Answered struct {
 	Err error
 }
 
+// Failed reports whether Err is set.
+func (a Answered) Failed() bool { return a.Err != nil }
+
 // Replied is the answer to one transition. Where Err is set nothing else is.
 type Replied struct {
 	claim.Reply
 	Err error
 }
+
+// Failed reports whether Err is set.
+func (r Replied) Failed() bool { return r.Err != nil }
 
 // Arbiter answers claims, transitions and look-ups from a store. It is safe
 // for concurrent use.

@@ -50,7 +50,9 @@ type call[Q, A any] struct {
 	reqs []Q
 	out  []A
 	done chan struct{} // one token when all items are answered
-	sent bool          // guarded by the lane's mu: items were taken by a sender
+	// patience ends when it is worth a channel to hear that ctx ended.
+	patience *time.Timer
+	sent     bool // guarded by the lane's mu: items were taken by a sender
 
 	// The sender that holds the call owns what follows.
 	left int     // items without an answer
@@ -68,7 +70,9 @@ func newLane[Q, A any](action string, cfg *Config, unsure error, key func(*Q) *c
 		unsure: unsure, key: key, fail: fail,
 	}
 	l.filled.L = &l.mu
-	l.calls.New = func() any { return &call[Q, A]{done: make(chan struct{}, 1)} }
+	l.calls.New = func() any {
+		return &call[Q, A]{done: make(chan struct{}, 1), patience: time.NewTimer(patience)}
+	}
 	return l
 }
 
@@ -117,6 +121,13 @@ func (l *lane[Q, A]) wait(ctx context.Context, c *call[Q, A], reqs []Q, out []A)
 	if err := l.enqueue(c); err != nil {
 		return fmt.Errorf("%s: %w", l.action, err)
 	}
+	c.patience.Reset(patience)
+	select {
+	case <-c.done:
+		c.patience.Stop()
+		return nil
+	case <-c.patience.C:
+	}
 	select {
 	case <-c.done:
 		return nil
@@ -126,7 +137,7 @@ func (l *lane[Q, A]) wait(ctx context.Context, c *call[Q, A], reqs []Q, out []A)
 }
 
 func (l *lane[Q, A]) recycle(c *call[Q, A]) {
-	*c = call[Q, A]{done: c.done, open: c.open[:0]}
+	*c = call[Q, A]{done: c.done, patience: c.patience, open: c.open[:0]}
 	l.calls.Put(c)
 }
 
