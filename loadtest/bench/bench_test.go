@@ -85,7 +85,7 @@ func TestRawWritesWhatTheDriverWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tmpl.write(db, reqs, 2); err != nil {
+	if err := tmpl.write(db, reqs); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
@@ -115,7 +115,7 @@ func TestTemplateNoticesAnotherLayout(t *testing.T) {
 	t.Parallel()
 	r := &newEvents().requests(1)[0]
 	record := append(append(make([]byte, attemptAt), r.Attempt[:]...), r.Digests[0].Value...)
-	good := template{record: record, index: make([]byte, 17), list: []byte{1}, meta: []byte{1}}
+	good := template{record: record}
 	if err := good.check(r); err != nil {
 		t.Fatalf("the known layout: %v", err)
 	}
@@ -123,8 +123,6 @@ func TestTemplateNoticesAnotherLayout(t *testing.T) {
 		"AttemptElsewhere": func(t *template) { t.record = append([]byte{0}, record...) },
 		"DigestNotLast":    func(t *template) { t.record = append(bytes.Clone(record), 0) },
 		"TooShort":         func(t *template) { t.record = record[:8] },
-		"NoIndex":          func(t *template) { t.index, t.list = nil, nil },
-		"NoMeta":           func(t *template) { t.meta = nil },
 	} {
 		other := good
 		if spoil(&other); other.check(r) == nil {

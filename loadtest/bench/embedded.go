@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -75,14 +74,10 @@ func driverClaim(ctx context.Context, j *job) (s measure.Sample, err error) {
 	return s, err
 }
 
-// template is what the driver stores of one batch of fresh claims.
+// template is what the driver stores of one fresh claim.
 type template struct {
 	prefix []byte // of record keys; the event ID follows
 	record []byte // attempt ID and digest are filled in
-	index  []byte // key of an index entry
-	list   []byte // a full batch's index entry
-	meta   []byte // key
-	sum    []byte // its value
 }
 
 // attemptAt is where a record has the attempt ID; the digest ends a record.
@@ -90,14 +85,15 @@ const attemptAt = 4
 
 // learn has the driver store one batch in dir and reads what became of it, so
 // that the raw side writes the same bytes without being told them by the
-// driver. It returns the engine's options too.
+// driver. What is written goes to the engine when the store is opened again. It
+// returns the engine's options too.
 func learn(ctx context.Context, j *job, ev *events) (t template, opts *engine.Options, err error) {
 	reqs := ev.requests(batchLen)
-	err = withStore(ctx, j, func(ctx context.Context, store *pebble.Store) error {
+	insert := func(ctx context.Context, store *pebble.Store) error {
 		_, err := store.InsertOrGet(ctx, reqs)
 		return err
-	})
-	if err != nil {
+	}
+	if err := errors.Join(withStore(ctx, j, insert), withStore(ctx, j, insert)); err != nil {
 		return t, nil, err
 	}
 	if opts, err = engineOptions(filepath.Join(j.Dir, "db")); err != nil {
@@ -117,14 +113,8 @@ func (t *template) read(db *engine.DB, r *claim.Request) error {
 		return err
 	}
 	for ok := it.First(); ok; ok = it.Next() {
-		key, value := bytes.Clone(it.Key()), bytes.Clone(it.Value())
-		switch {
-		case bytes.HasSuffix(key, []byte(r.Key.EventID)):
-			t.prefix, t.record = key[:len(key)-eventIDLen], value
-		case len(value) > batchLen*eventIDLen/2:
-			t.index, t.list = key, value
-		case len(value) == 24:
-			t.meta, t.sum = key, value
+		if key := it.Key(); bytes.HasSuffix(key, []byte(r.Key.EventID)) {
+			t.prefix, t.record = bytes.Clone(key[:len(key)-eventIDLen]), bytes.Clone(it.Value())
 		}
 	}
 	if err := errors.Join(it.Error(), it.Close()); err != nil {
@@ -135,21 +125,16 @@ func (t *template) read(db *engine.DB, r *claim.Request) error {
 
 // check notices when the driver's layout is no longer the one that is imitated.
 func (t *template) check(r *claim.Request) error {
-	digest := r.Digests[0].Value
-	switch {
-	case len(t.record) < attemptAt+16+digestLen,
-		!bytes.Equal(t.record[attemptAt:attemptAt+16], r.Attempt[:]),
-		!bytes.HasSuffix(t.record, digest):
+	if len(t.record) < attemptAt+16+digestLen ||
+		!bytes.Equal(t.record[attemptAt:attemptAt+16], r.Attempt[:]) ||
+		!bytes.HasSuffix(t.record, r.Digests[0].Value) {
 		return errors.New("raw side: records are not laid out as expected")
-	case len(t.index) < 8 || t.list == nil:
-		return errors.New("raw side: no index entry was found")
-	case t.meta == nil:
-		return errors.New("raw side: no meta entry was found")
 	}
 	return nil
 }
 
-// engineOptions are those that the driver opened its engine with.
+// engineOptions are those that the driver opened its engine with, except that
+// the engine writes its own log and has memtables of the size of the driver's.
 func engineOptions(dir string) (*engine.Options, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "OPTIONS-*"))
 	if err != nil || len(files) == 0 {
@@ -165,6 +150,9 @@ func engineOptions(dir string) (*engine.Options, error) {
 		SkipUnknown:     func(string, string) bool { return true },
 	})
 	opts.Logger = quiet{}
+	opts.DisableWAL = false
+	opts.MemTableSize, opts.MemTableStopWritesThreshold = pebble.MemTableBytesDefault, 4
+	opts.L0StopWritesThreshold = 32
 	return opts, err
 }
 
@@ -176,7 +164,7 @@ func (quiet) Errorf(string, ...any)             {}
 func (quiet) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 // rawWrite writes the bytes of fresh claims to the engine, and nothing else is
-// done: no reads, no filter, no second log, no decisions.
+// done: no reads, no filter, no index, no decisions.
 func rawWrite(ctx context.Context, j *job) (s measure.Sample, err error) {
 	ev := newEvents()
 	t, opts, err := learn(ctx, j, ev)
@@ -188,20 +176,19 @@ func rawWrite(ctx context.Context, j *job) (s measure.Sample, err error) {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	var seq atomic.Uint64
 	return measure.Loop(ctx, j.plan(), func(context.Context, int) (int, error) {
 		reqs := ev.requests(batchLen)
 		if j.Sorted {
 			slices.SortFunc(reqs, func(a, b claim.Request) int { return strings.Compare(a.Key.EventID, b.Key.EventID) })
 		}
-		return batchLen, t.write(db, reqs, seq.Add(1))
+		return batchLen, t.write(db, reqs)
 	})
 }
 
 // scratches hold what a batch is written from, as the driver's do.
 var scratches = sync.Pool{New: func() any { return new([]byte) }}
 
-func (t *template) write(db *engine.DB, reqs []claim.Request, seq uint64) error {
+func (t *template) write(db *engine.DB, reqs []claim.Request) error {
 	scratch := scratches.Get().(*[]byte) //nolint:forcetypeassert // nothing else is put there
 	defer scratches.Put(scratch)
 	batch := db.NewBatch()
@@ -217,13 +204,7 @@ func (t *template) write(db *engine.DB, reqs []claim.Request, seq uint64) error 
 		}
 		*scratch = line
 	}
-	index := bytes.Clone(t.index)
-	binary.BigEndian.PutUint64(index[len(index)-8:], seq)
-	err := errors.Join(batch.Set(index, t.list, nil), batch.Set(t.meta, t.sum, nil))
-	if err == nil {
-		err = batch.Commit(engine.Sync)
-	}
-	return errors.Join(err, batch.Close())
+	return errors.Join(batch.Commit(engine.Sync), batch.Close())
 }
 
 // fill stores the job's number of claims: what a store retains.
