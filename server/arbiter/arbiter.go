@@ -29,6 +29,8 @@ const (
 	// SendersDefault lets one batch gather and be decided while another waits
 	// for the disk.
 	SendersDefault = 2
+	// SendersFullDefault lets full batches wait for the disk together.
+	SendersFullDefault = 8
 	// SendersMax bounds how many store calls of one kind run at once.
 	SendersMax = 64
 	// QueueItemsDefault is about 50 ms of work of an embedded store on 2 cores.
@@ -56,8 +58,11 @@ type Config struct {
 	// waits for them.
 	Store storage.Store
 	// Senders is how many store calls run at once, for claims, transitions and
-	// look-ups each. Default SendersDefault.
-	Senders int
+	// look-ups each. More would only make batches smaller, except where a whole
+	// batch is waiting: then up to SendersFull run. Defaults SendersDefault and
+	// SendersFullDefault; SendersFull is not less than Senders.
+	Senders     int
+	SendersFull int
 	// QueueItemsMax bounds the items that wait for a sender, for claims,
 	// transitions and look-ups each. Default QueueItemsDefault; not less than
 	// claim.BatchItemsMax.
@@ -85,6 +90,7 @@ func (c *Config) validate() error {
 		faults = append(faults, errors.New("the Store is missing"))
 	}
 	bounded(&faults, "Senders", &c.Senders, SendersDefault, 1, SendersMax)
+	bounded(&faults, "SendersFull", &c.SendersFull, max(SendersFullDefault, c.Senders), max(1, c.Senders), SendersMax)
 	bounded(&faults, "QueueItemsMax", &c.QueueItemsMax, QueueItemsDefault, claim.BatchItemsMax, 1<<20)
 	bounded(&faults, "StoreTimeout", &c.StoreTimeout, StoreTimeoutDefault, time.Millisecond, time.Minute)
 	bounded(&faults, "WaitersPerKeyMax", &c.WaitersPerKeyMax, WaitersPerKeyDefault, 1, 1<<20)
@@ -170,7 +176,7 @@ func (a *Arbiter) Run(ctx context.Context) error {
 		return errors.New("arbiter: Run was called before")
 	}
 	var senders sync.WaitGroup
-	for range a.cfg.Senders {
+	for range a.cfg.SendersFull {
 		senders.Go(func() { a.claims.send((&claimWork{a: a}).do) })
 		senders.Go(func() { a.transitions.send(a.transitionBatch) })
 		senders.Go(func() { a.lookups.send(a.lookupBatch) })

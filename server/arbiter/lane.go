@@ -17,6 +17,7 @@ import (
 type lane[Q, A any] struct {
 	action   string // of errors
 	itemsMax int
+	senders  int // at once, while no full batch is waiting
 	timeout  time.Duration
 	// unsure is what an error of unknown meaning becomes: ErrUnknown where
 	// something may have been written, ErrUnavailable where only read.
@@ -29,10 +30,11 @@ type lane[Q, A any] struct {
 
 	mu struct {
 		sync.Mutex
-		state laneState
-		items int           // queued, not yet taken
-		queue []*call[Q, A] // in order of arrival
-		again []*call[Q, A] // taken before, not all answered: these go first
+		state   laneState
+		sending int           // senders that have a batch
+		items   int           // queued, not yet taken
+		queue   []*call[Q, A] // in order of arrival
+		again   []*call[Q, A] // taken before, not all answered: these go first
 	}
 }
 
@@ -66,7 +68,7 @@ type call[Q, A any] struct {
 
 func newLane[Q, A any](action string, cfg *Config, unsure error, key func(*Q) *claim.Key, fail func(*A, error)) *lane[Q, A] {
 	l := &lane[Q, A]{
-		action: action, itemsMax: cfg.QueueItemsMax, timeout: cfg.StoreTimeout,
+		action: action, itemsMax: cfg.QueueItemsMax, senders: cfg.Senders, timeout: cfg.StoreTimeout,
 		unsure: unsure, key: key, fail: fail,
 	}
 	l.filled.L = &l.mu
@@ -214,7 +216,7 @@ func (l *lane[Q, A]) send(work func(context.Context, *batch[Q, A])) {
 		work(ctx, b)
 		cancel()
 		b.deliver()
-		l.putBack(b)
+		l.end(b)
 	}
 }
 
@@ -222,7 +224,7 @@ func (l *lane[Q, A]) send(work func(context.Context, *batch[Q, A])) {
 // for the first. False: the lane is closed and empty.
 func (l *lane[Q, A]) take(b *batch[Q, A]) bool {
 	b.reset()
-	for l.waitFilled() {
+	for l.begin() {
 		// Whoever can run and is about to ask comes first, the callers that
 		// this sender has just answered among them: fewer and fuller batches,
 		// and no delay when nobody does.
@@ -230,6 +232,9 @@ func (l *lane[Q, A]) take(b *batch[Q, A]) bool {
 		l.mu.Lock()
 		l.mu.again = l.takeFrom(b, l.mu.again)
 		l.mu.queue = l.takeFrom(b, l.mu.queue)
+		if len(b.items) == 0 {
+			l.mu.sending--
+		}
 		l.mu.Unlock()
 		if len(b.items) > 0 {
 			b.fold()
@@ -239,16 +244,20 @@ func (l *lane[Q, A]) take(b *batch[Q, A]) bool {
 	return false
 }
 
-func (l *lane[Q, A]) waitFilled() bool {
+// begin waits until this sender has something to take.
+func (l *lane[Q, A]) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.mu.queue)+len(l.mu.again) == 0 {
-		if l.mu.state == laneClosed {
+	for {
+		switch queued := len(l.mu.queue)+len(l.mu.again) > 0; {
+		case queued && (l.mu.sending < l.senders || l.mu.items >= claim.BatchItemsMax):
+			l.mu.sending++
+			return true
+		case !queued && l.mu.state == laneClosed:
 			return false
 		}
 		l.filled.Wait()
 	}
-	return true
 }
 
 // takeFrom moves calls from the front of queue into b, and drops those whose
@@ -277,15 +286,20 @@ func (l *lane[Q, A]) takeFrom(b *batch[Q, A], queue []*call[Q, A]) []*call[Q, A]
 	return queue[:rest]
 }
 
-// putBack queues calls again that have items without an answer: later ones of
-// a repeated key that need a write of their own, or ones that lost a race.
-func (l *lane[Q, A]) putBack(b *batch[Q, A]) {
-	if len(b.calls) == 0 {
-		return
+// end ends the turn of a sender and queues calls again that have items without
+// an answer: later ones of a repeated key that need a write of their own, or
+// ones that lost a race. The sender takes next: nobody needs to be woken,
+// unless the lane is closed and others wait to see it empty.
+func (l *lane[Q, A]) end(b *batch[Q, A]) {
+	if len(b.calls) > 0 {
+		b.reopen()
+		l.count.again.Add(int64(len(b.calls)))
 	}
-	b.reopen()
-	l.count.again.Add(int64(len(b.calls)))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.again = append(l.mu.again, b.calls...) // this sender takes next
+	l.mu.sending--
+	l.mu.again = append(l.mu.again, b.calls...)
+	if l.mu.state == laneClosed {
+		l.filled.Broadcast()
+	}
 }

@@ -36,7 +36,7 @@ func TestLifecycle(t *testing.T) {
 		for call, got := range map[string]error{
 			"claim":      a.ClaimOne(t.Context(), request("order", 1)).Err,
 			"batch":      a.Claim(t.Context(), []claim.Request{request("order", 1)})[0].Err,
-			"wait":       a.ClaimWait(t.Context(), request("order", 1), time.Minute).Err,
+			"wait":       a.ClaimWait(t.Context(), request("order", 1), time.Minute, func() {}).Err,
 			"transition": a.Transition(t.Context(), []claim.Transition{{}})[0].Err,
 			"lookup":     lookup,
 		} {
@@ -68,7 +68,7 @@ func TestDrain(t *testing.T) {
 		holder := request("held", 99)
 		r.granted(holder)
 		waiting := make(chan Answered, 1)
-		go func() { waiting <- r.ClaimWait(t.Context(), request("held", 1), time.Minute) }()
+		go func() { waiting <- r.ClaimWait(t.Context(), request("held", 1), time.Minute, func() {}) }()
 		synctest.Wait()
 		g := r.gate()
 		var calls []<-chan []Answered
@@ -112,7 +112,7 @@ func TestDrain(t *testing.T) {
 func TestQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := setup(t, func(c *Config) { c.Senders, c.QueueItemsMax = 1, claim.BatchItemsMax })
+		r := setup(t, func(c *Config) { c.Senders, c.SendersFull, c.QueueItemsMax = 1, 1, claim.BatchItemsMax })
 		done := request("done", 1)
 		fence := r.granted(done).Fence
 		g := make(gate)

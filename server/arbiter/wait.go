@@ -24,21 +24,29 @@ const pollMin = time.Millisecond
 //
 // One goroutine per key looks at the store, when the key ends here, when the
 // lease does, and at least every Config.Poll. What it finds answers all
-// waiters that need no write; of the others one at a time is let through.
-func (a *Arbiter) ClaimWait(ctx context.Context, req claim.Request, wait time.Duration) Answered {
+// waiters that are not granted the key; of the others one at a time is let
+// through.
+//
+// asking is called by this goroutine each time that it is about to ask the
+// store: a grant was decided after its last call.
+func (a *Arbiter) ClaimWait(ctx context.Context, req claim.Request, wait time.Duration, asking func()) Answered {
+	ask := func() Answered {
+		asking()
+		return a.claims.one(ctx, req)
+	}
 	wait = min(wait, claim.WaitMax)
 	if wait <= 0 {
-		return a.claims.one(ctx, req)
+		return ask()
 	}
 	w := a.waits.join(&req)
 	if w == nil {
-		return a.claims.one(ctx, req)
+		return ask()
 	}
 	defer a.waits.leave(w)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		ans := a.claims.one(ctx, req)
+		ans := ask()
 		if ans.Err != nil || ans.Decision != claim.HeldByOther {
 			return ans
 		}
@@ -51,7 +59,7 @@ func (a *Arbiter) ClaimWait(ctx context.Context, req claim.Request, wait time.Du
 				return v
 			}
 		case <-timer.C:
-			return a.claims.one(ctx, req)
+			return ask()
 		case <-ctx.Done():
 			return Answered{Err: fmt.Errorf("claim: %w", notSent(ctx))}
 		case <-a.waits.closing:
@@ -231,8 +239,9 @@ func (ws *waits) retire(k *watch) bool {
 }
 
 // serve answers all waiters that what was found decides, and lets one through
-// that needs a write, unless another is through already. It returns what is
-// left of the holder's lease; when the store could not be asked, or nobody
+// that needs a write or would be granted what it has, unless another is through
+// already: what was read a while ago must not grant anything. It returns what
+// is left of the holder's lease; when the store could not be asked, or nobody
 // holds it, the next look is a poll.
 func (ws *waits) serve(k *watch, found *storage.Found) time.Duration {
 	ws.mu.Lock()
@@ -248,10 +257,10 @@ func (ws *waits) serve(k *watch, found *storage.Found) time.Duration {
 			continue
 		}
 		step := claim.Decide(&found.Record, w.req, found.Now)
-		write := step.Insert || step.Swap.Kind != claim.NoSwap
+		ask := step.Insert || step.Swap.Kind != claim.NoSwap || step.Answer.Decision == claim.Granted
 		switch {
-		case write && through:
-		case write:
+		case ask && through:
+		case ask:
 			through, w.turn, w.held = true, true, false
 			w.verdict <- Answered{}
 		case step.Answer.Decision == claim.HeldByOther:

@@ -14,10 +14,11 @@ import (
 	"github.com/warifu/warifu/storage/claim"
 )
 
-// waiting is one long poll of a test: its answer, and when it came.
+// waiting is one long poll of a test: its answer, when it came, and when the
+// store was asked last.
 type waiting struct {
 	Answered
-	took time.Duration
+	took, asked time.Duration
 }
 
 // await starts a long poll and returns when it waits, or is answered.
@@ -25,9 +26,10 @@ func (r *rig) await(ctx context.Context, req claim.Request, wait time.Duration) 
 	got := make(chan waiting, 1)
 	began := time.Now()
 	go func() {
-		ans := r.ClaimWait(ctx, req, wait)
+		var asked time.Duration
+		ans := r.ClaimWait(ctx, req, wait, func() { asked = time.Since(began) })
 		// The store counts in microseconds, the timers in nanoseconds.
-		got <- waiting{ans, time.Since(began).Truncate(time.Microsecond)}
+		got <- waiting{ans, time.Since(began).Truncate(time.Microsecond), asked}
 	}()
 	synctest.Wait()
 	return got
@@ -109,7 +111,7 @@ func TestWaitReleased(t *testing.T) {
 		got := make(chan waiting, waiters)
 		for n := range waiters {
 			go func() {
-				ans := r.ClaimWait(t.Context(), longLease("order", n+1), claim.WaitMax)
+				ans := r.ClaimWait(t.Context(), longLease("order", n+1), claim.WaitMax, func() {})
 				got <- waiting{Answered: ans}
 			}()
 		}
@@ -266,7 +268,7 @@ func TestWaitThousand(t *testing.T) {
 		fence := r.granted(own).Fence
 		got := make(chan Answered, waiters)
 		for n := range waiters {
-			go func() { got <- r.ClaimWait(t.Context(), request("order", n+2), claim.WaitMax) }()
+			go func() { got <- r.ClaimWait(t.Context(), request("order", n+2), claim.WaitMax, func() {}) }()
 		}
 		synctest.Wait()
 		if n := r.Stats().Waiters; n != waiters {
@@ -504,6 +506,64 @@ func TestWaitOwnAttempt(t *testing.T) {
 	})
 }
 
+// TestWaitOldLookGrantsNothing: what the watch read of a waiter's own attempt
+// may be over when it says so. Between its look and its word that attempt ends
+// and another one begins.
+func TestWaitOldLookGrantsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
+		own := longLease("order", 1)
+		fence := r.granted(own).Fence
+		first := r.await(t.Context(), longLease("order", 2), claim.WaitMax)
+		resent := r.await(t.Context(), longLease("order", 2), claim.WaitMax)
+		overtake := sync.OnceFunc(func() {
+			r.transition(claim.Release, longLease("order", 2), r.record(own.Key).Fence)
+			r.granted(longLease("order", 3))
+		})
+		r.store.onReturn(func(method string, found []storage.Found) error {
+			if method == "Get" && found[0].Record.AttemptID == attempt(2) {
+				r.store.onReturn(func(string, []storage.Found) error { return nil })
+				overtake()
+			}
+			return nil
+		})
+		r.transition(claim.Release, own, fence)
+		(<-first).want(t, claim.Granted, 0)
+		(<-resent).want(t, claim.HeldByOther, claim.WaitMax)
+	})
+}
+
+// TestWaitSaysWhenItAsked: a grant is not older than the last asking, however
+// long the store then takes.
+func TestWaitSaysWhenItAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := setupBubble(t)
+		own := longLease("order", 1)
+		fence := r.granted(own).Fence
+		got := r.await(t.Context(), request("order", 2), claim.WaitMax)
+		r.store.onCall(func(_ context.Context, method string) error {
+			if method == "InsertOrGet" {
+				time.Sleep(2 * time.Second)
+			}
+			return nil
+		})
+		time.Sleep(7 * time.Second)
+		r.transition(claim.Release, own, fence)
+		w := <-got
+		w.want(t, claim.Granted, 9*time.Second)
+		if w.asked != 7*time.Second {
+			t.Errorf("asked after %v, want 7s", w.asked)
+		}
+		for _, wait := range []time.Duration{0, claim.WaitMax} {
+			if w := <-r.await(t.Context(), request("other", 1), wait); w.Decision != claim.Granted || w.asked != 0 || w.took != 2*time.Second {
+				t.Errorf("with nobody to wait for: %+v", w)
+			}
+		}
+	})
+}
+
 // TestWaitersInTurn: many waiters, holders that complete, release or vanish,
 // and callers that leave: no two grants live at once, nobody hangs.
 func TestWaitersInTurn(t *testing.T) {
@@ -524,7 +584,7 @@ func TestWaitersInTurn(t *testing.T) {
 				req.Lease = time.Second + time.Duration(rnd.IntN(3000))*time.Millisecond
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rnd.IntN(60_000))*time.Millisecond)
 				defer cancel()
-				ans := r.ClaimWait(ctx, req, claim.WaitMax)
+				ans := r.ClaimWait(ctx, req, claim.WaitMax, func() {})
 				if ans.Err != nil && !errors.Is(ans.Err, context.DeadlineExceeded) {
 					t.Error(ans.Err)
 				}
