@@ -17,6 +17,9 @@ import (
 // given out and never acknowledged is given out again.
 const fenceReserve = time.Minute
 
+// frameOpsMax bounds the operations of several commits in one frame.
+const frameOpsMax = 4 << 20
+
 // opsKept is the largest buffer of operations that is used again.
 const opsKept = 4 << 20
 
@@ -81,15 +84,25 @@ func (b *builder) deleteRange(from, to []byte) {
 }
 
 // lockToWrite takes Store.mu once there is room for more writes.
-func (s *Store) lockToWrite() error {
+func (s *Store) lockToWrite(ctx context.Context) error {
 	s.mu.Lock()
-	if s.mu.front.active.bytes >= int64(s.cfg.MemTableBytes) || s.wal.wantsFlush.Load() {
+	full := func() bool { return s.mu.front.active.bytes >= int64(s.cfg.MemTableBytes) }
+	if full() || s.wal.wantsFlush.Load() {
 		s.freeze()
 	}
-	for s.mu.front.active.bytes >= int64(s.cfg.MemTableBytes) {
-		if err := s.mu.flushFailed; err != nil {
+	if !full() {
+		return nil
+	}
+	wake := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.room.Broadcast()
+	})
+	defer wake()
+	for full() {
+		if err := errors.Join(s.mu.flushFailed, context.Cause(ctx)); err != nil {
 			s.mu.Unlock()
-			return fmt.Errorf("memory is full and cannot be written out: %w: %w", storage.ErrUnavailable, err)
+			return fmt.Errorf("memory is full and is not written out: %w: %w", storage.ErrUnavailable, err)
 		}
 		s.room.Wait()
 		s.freeze()
@@ -159,7 +172,7 @@ func (s *Store) beat() error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if err := s.lockToWrite(); err != nil {
+	if err := s.lockToWrite(context.Background()); err != nil {
 		return err
 	}
 	now, _ := s.clock.now()
@@ -236,6 +249,18 @@ func (y *syncer) run() {
 
 // sync makes a group durable and wakes those who wait for it.
 func (y *syncer) sync(group []*commit) {
+	for len(group) > 0 {
+		n, size := 1, len(group[0].ops)
+		for n < len(group) && size+len(group[n].ops) <= frameOpsMax {
+			size += len(group[n].ops)
+			n++
+		}
+		y.syncFrame(group[:n])
+		group = group[n:]
+	}
+}
+
+func (y *syncer) syncFrame(group []*commit) {
 	err := y.wal.write(group)
 	if err != nil {
 		y.fatal(err.Error())

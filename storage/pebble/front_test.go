@@ -192,6 +192,12 @@ func TestWritersWaitForFlushes(t *testing.T) {
 			t.Fatal("nobody waited")
 		default:
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := s.InsertOrGet(ctx, []claim.Request{testRequest("impatient", claim.AttemptID{1})})
+		if !errors.Is(err, storage.ErrUnavailable) {
+			t.Errorf("a caller whose time is up while memory is full: %v, want ErrUnavailable", err)
+		}
 		v.set(nil, nil)
 		close(gate)
 		<-done

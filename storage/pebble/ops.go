@@ -95,13 +95,13 @@ func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storag
 	}
 	defer ks.free()
 	found := make([]storage.Found, len(reqs))
-	c, err := s.insertUnseen(ks, reqs, found)
+	c, err := s.insertUnseen(ctx, ks, reqs, found)
 	if err != nil {
 		return nil, err
 	}
 	if len(ks.maybe) > 0 {
 		first := c
-		if c, err = s.insertSeen(ks, reqs, found, c); err != nil {
+		if c, err = s.insertSeen(ctx, ks, reqs, found, c); err != nil {
 			return nil, partly(first, err)
 		}
 	}
@@ -122,8 +122,8 @@ func partly(c *commit, err error) error {
 
 // insertUnseen stores what the filter has never seen and leaves the rest in
 // ks.maybe.
-func (s *Store) insertUnseen(ks *keyset, reqs []claim.Request, found []storage.Found) (*commit, error) {
-	if err := s.lockToWrite(); err != nil {
+func (s *Store) insertUnseen(ctx context.Context, ks *keyset, reqs []claim.Request, found []storage.Found) (*commit, error) {
+	if err := s.lockToWrite(ctx); err != nil {
 		return nil, err
 	}
 	defer s.mu.Unlock()
@@ -152,7 +152,7 @@ func (s *Store) insertUnseen(ks *keyset, reqs []claim.Request, found []storage.F
 
 // insertSeen answers the keys in ks.maybe. The time is taken before the read:
 // what is read is then no older than the time it is judged at.
-func (s *Store) insertSeen(ks *keyset, reqs []claim.Request, found []storage.Found, c *commit) (*commit, error) {
+func (s *Store) insertSeen(ctx context.Context, ks *keyset, reqs []claim.Request, found []storage.Found, c *commit) (*commit, error) {
 	now, _ := s.clock.now()
 	if err := s.readAll(ks, ks.maybe, found, func(i int) claim.Key { return reqs[i].Key }); err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func (s *Store) insertSeen(ks *keyset, reqs []claim.Request, found []storage.Fou
 	if len(absent) == 0 {
 		return s.latest(c), nil
 	}
-	if err := s.lockToWrite(); err != nil {
+	if err := s.lockToWrite(ctx); err != nil {
 		return nil, err
 	}
 	defer s.mu.Unlock()
@@ -300,7 +300,7 @@ func (s *Store) change(ctx context.Context, n int, key func(int) *claim.Key,
 	}
 	defer ks.free()
 	found := make([]storage.Found, n)
-	c, err := s.changeLocked(ks, key, rule, found)
+	c, err := s.changeLocked(ctx, ks, key, rule, found)
 	if err != nil {
 		return nil, err
 	}
@@ -310,10 +310,10 @@ func (s *Store) change(ctx context.Context, n int, key func(int) *claim.Key,
 	return found, nil
 }
 
-func (s *Store) changeLocked(ks *keyset, key func(int) *claim.Key,
+func (s *Store) changeLocked(ctx context.Context, ks *keyset, key func(int) *claim.Key,
 	rule func(int, *claim.Record, claim.Time, bool) (claim.Record, bool, error), found []storage.Found,
 ) (*commit, error) {
-	if err := s.lockToWrite(); err != nil {
+	if err := s.lockToWrite(ctx); err != nil {
 		return nil, err
 	}
 	defer s.mu.Unlock()

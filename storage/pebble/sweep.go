@@ -58,7 +58,7 @@ func (s *Store) Sweep(ctx context.Context, sw storage.Sweep) (storage.Swept, err
 		s.cfg.hooks.sweepFound()
 	}
 	out := storage.Swept{Cursor: cand.cursor, Looked: len(cand.keys)}
-	c, err := s.sweepDelete(cand, &out)
+	c, err := s.sweepDelete(ctx, cand, &out)
 	if err != nil {
 		return storage.Swept{}, err
 	}
@@ -133,8 +133,8 @@ func parseSweepCursor(c []byte) (entry []byte, done int, err error) {
 }
 
 // sweepDelete deletes what is still due and the index entries that are used up.
-func (s *Store) sweepDelete(cand candidates, out *storage.Swept) (*commit, error) {
-	if err := s.lockToWrite(); err != nil {
+func (s *Store) sweepDelete(ctx context.Context, cand candidates, out *storage.Swept) (*commit, error) {
+	if err := s.lockToWrite(ctx); err != nil {
 		return nil, err
 	}
 	defer s.mu.Unlock()

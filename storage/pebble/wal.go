@@ -95,9 +95,6 @@ func (w *wal) begin(number uint64) error {
 
 // write makes the commits of a group durable.
 func (w *wal) write(group []*commit) error {
-	if len(group) == 0 {
-		return nil
-	}
 	b := w.buf[:0]
 	b = append(b, zeroBlock[:frameHeader]...)
 	for _, c := range group {

@@ -255,3 +255,34 @@ func TestLogGrows(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// FuzzLog: whatever a segment's bytes become, a replay ends, and hands out
+// nothing but what was written, in order.
+func FuzzLog(f *testing.F) {
+	f.Add(uint16(100), []byte{1}, false)
+	f.Add(uint16(framesFrom), []byte("Warf"), true)
+	f.Add(uint16(framesFrom+frameHeader), make([]byte, 3*blockBytes), true)
+	f.Fuzz(func(t *testing.T, at uint16, patch []byte, cut bool) {
+		l := newTestLog(t)
+		for range 4 {
+			l.write(2, 900)
+		}
+		l.change(1, func(b []byte) []byte {
+			n := copy(b[min(int(at), len(b)):], patch)
+			if cut {
+				return b[:min(int(at)+n, len(b))]
+			}
+			return b
+		})
+		got, err := l.replay(1, 0)
+		if err != nil && !errors.Is(err, errLog) {
+			t.Fatal(err)
+		}
+		if len(got) > len(l.want) || !slices.Equal(got, l.want[:len(got)]) {
+			t.Fatalf("%d commits were replayed that were not written so", len(got))
+		}
+		if cut && err == nil && len(got) < len(l.want) {
+			t.Fatal("a cut was taken for the end")
+		}
+	})
+}
