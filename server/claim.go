@@ -29,9 +29,10 @@ func (s *claims) Claim(ctx context.Context, m *warifuv1.ClaimRequest) (*warifuv1
 	}
 	call.About(m.GetConsumer(), m.GetEventId())
 	var a arbiter.Answered
+	asked := call.Began // the decision is not older
 	if wait > 0 {
 		call.Park()
-		a = s.arbiter.ClaimWait(ctx, r, wait)
+		a = s.arbiter.ClaimWait(ctx, r, wait, func() { asked = s.clock() })
 	} else {
 		a = s.arbiter.ClaimOne(ctx, r)
 	}
@@ -45,6 +46,7 @@ func (s *claims) Claim(ctx context.Context, m *warifuv1.ClaimRequest) (*warifuv1
 		times wireTimes
 	}{}
 	reply.fill(m, &r, &a.Answer, &reply.times, func() *storedReply { return &storedReply{} })
+	reply.fillWaited(asked.Sub(call.Began))
 	return &reply.response, nil
 }
 

@@ -331,6 +331,43 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestWaitIsToldWithTheGrant: a grant says how long its call had waited, so
+// that the client does not count the wait as part of the lease.
+func TestWaitIsToldWithTheGrant(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	g := r.grant(request("e", attemptA))
+	answer := make(chan *warifuv1.ClaimResponse, 1)
+	go func() {
+		m := request("e", attemptB)
+		wait(30 * time.Second)(m)
+		res, err := r.client("shop").Claim(r.t.Context(), m)
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- res
+	}()
+	r.until(func() bool { return metric(t, r, "warifu_waiters") == 1 })
+	r.clock.Advance(12 * time.Second)
+	if _, err := r.client("shop").Release(t.Context(), &warifuv1.ReleaseRequest{
+		Consumer: "orders", EventId: "e", AttemptId: attemptA, Fence: g.GetFence(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	late := (<-answer).GetGrant()
+	if late.GetWaited().AsDuration() != 12*time.Second || late.GetLeaseRemaining().AsDuration() != claim.LeaseDefault {
+		t.Errorf("after the wait: %v", late)
+	}
+	if g.GetWaited() != nil {
+		t.Errorf("without a wait: %v", g)
+	}
+	m := request("unheld", attemptA)
+	wait(time.Second)(m)
+	if res, err := r.client("shop").Claim(t.Context(), m); err != nil || res.GetGrant().GetWaited() != nil {
+		t.Errorf("with nobody to wait for: %v, %v", res, err)
+	}
+}
+
 func TestMadeAttempt(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -50,8 +50,10 @@ type Config struct {
 	Store storage.Store
 	// Directory holds tenants, credentials and policies.
 	Directory *tenant.Directory
-	// Clock tells the time: for event times in the future, key expiry and
-	// durations in logs and metrics. Leases and expiries follow the store's.
+	// Clock tells the time: for event times in the future, key expiry,
+	// durations in logs and metrics, and how long a claim has waited, for which
+	// it has to carry the monotonic clock. Leases and expiries follow the
+	// store's.
 	Clock func() time.Time
 	// Logger takes one line per failed call, and one per call at debug level.
 	// Nothing is logged when nil.
@@ -76,6 +78,7 @@ type Config struct {
 // Server serves the API. It is safe for concurrent use.
 type Server struct {
 	store   storage.Store
+	clock   func() time.Time
 	arbiter *arbiter.Arbiter
 	logger  *slog.Logger
 	metrics *metrics
@@ -103,7 +106,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s := &Server{
-		store: cfg.Store, arbiter: arb, logger: cfg.Logger,
+		store: cfg.Store, clock: cfg.Clock, arbiter: arb, logger: cfg.Logger,
 		tokens: &pageTokens{key: cfg.PageTokenKey}, limiter: interceptor.NewLimiter(cfg.InFlightMax),
 	}
 	if s.metrics, err = newMetrics(cfg.Registry, s, cfg.Version); err != nil {

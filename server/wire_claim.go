@@ -230,6 +230,15 @@ func (out *claimReply) fillGrant(m *warifuv1.ClaimRequest, r *claim.Request, a *
 	out.response.Grant = g
 }
 
+// fillWaited says in a grant how long the call had been here when the store was
+// asked. Clients count the lease from there: counted from the send, a wait
+// would use it up.
+func (out *claimReply) fillWaited(d time.Duration) {
+	if d > 0 && out.grant.LeaseRemaining != nil {
+		out.grant.Waited = durationpb.New(d)
+	}
+}
+
 // canonicalAttempt reports whether a valid attempt ID is written the way
 // attemptText writes it.
 func canonicalAttempt(s string) bool {

@@ -1,8 +1,10 @@
 package warifu
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"maps"
 	"time"
 	"unicode/utf8"
 
@@ -42,7 +44,8 @@ func WithLease(d time.Duration) ClaimOption {
 }
 
 // WithWait lets the server wait up to d (at most 30 s) for another attempt to
-// end before it answers IN_PROGRESS. Such claims travel alone.
+// end before it answers IN_PROGRESS. Such claims travel alone. A lease begins
+// when it is granted: the wait uses none of it up.
 func WithWait(d time.Duration) ClaimOption {
 	return claimOptionFunc(func(s *claimSettings) { s.wait = d })
 }
@@ -97,7 +100,8 @@ func (c *Client) Record(ctx context.Context, e Event, done Completion, opts ...C
 }
 
 // claimItem is one claim's message and the parts it points to, kept together so
-// that a claim costs no allocation.
+// that a claim costs no allocation. Nothing of it is the caller's memory: the
+// caller may leave, and change that, while a sender still reads.
 type claimItem struct {
 	request warifuv1.ClaimRequest
 	ours    bool
@@ -106,6 +110,7 @@ type claimItem struct {
 	wait    durationpb.Duration
 	digests []warifuv1.Digest
 	refs    []*warifuv1.Digest
+	values  []byte // of the digests
 }
 
 func (i *claimItem) fill(e *Event, s *claimSettings, record *warifuv1.Completion) {
@@ -132,15 +137,18 @@ func (i *claimItem) fillDigests(ds []Digest) []*warifuv1.Digest {
 	if len(i.digests) < len(ds) {
 		i.digests, i.refs = make([]warifuv1.Digest, len(ds)), make([]*warifuv1.Digest, len(ds))
 	}
+	i.values = i.values[:0]
 	for n := range ds {
+		begin := len(i.values)
+		i.values = append(i.values, ds[n].Value...)
 		d := &i.digests[n]
-		d.Scheme, d.Value = ds[n].Scheme, ds[n].Value
+		d.Scheme, d.Value = ds[n].Scheme, i.values[begin:len(i.values):len(i.values)]
 		i.refs[n] = d
 	}
 	return i.refs[:len(ds)]
 }
 
-// forget lets go of the caller's memory.
+// forget lets go of what the message points to.
 func (i *claimItem) forget() {
 	r := &i.request
 	r.Consumer, r.EventId, r.AttemptId, r.Record, r.Digests = "", "", "", nil, nil
@@ -174,49 +182,6 @@ func (c *Client) claim(ctx context.Context, e *Event, s claimSettings, record *w
 		return c.fetch(ctx, e, s, record, answer), nil
 	}
 	return answer, err
-}
-
-// returnOrphan gives back a grant whose caller left before it came. Nobody acted
-// under it, and nobody can ask for it again: its attempt ID was never told.
-// Left alone it would block the event for a lease, or put it in doubt.
-func (c *Client) returnOrphan(call *call[claimItem, *warifuv1.BatchClaimResult]) {
-	if call.err != nil || !call.item.ours {
-		return
-	}
-	answer, err := readClaim(&call.item.request, call.reply.GetClaim(), call.sentAt)
-	if err == nil && answer.Decision == Granted && !answer.Grant.Recorded {
-		c.senders.Go(func() { _ = c.giveBack(context.Background(), &answer.Grant) }) // logged there
-	}
-}
-
-// claimAlone makes one claim by itself: those that wait would hold up others.
-func (c *Client) claimAlone(ctx context.Context, e *Event, s claimSettings, record *warifuv1.Completion) (Claim, *Error) {
-	var (
-		item   claimItem
-		reply  *warifuv1.ClaimResponse
-		sentAt time.Time
-	)
-	item.fill(e, &s, record)
-	err := c.single(ctx, opClaim, s.wait, func(ctx context.Context) (err error) {
-		sentAt = time.Now()
-		reply, err = c.rpc.Claim(ctx, &item.request)
-		return err
-	})
-	if err != nil {
-		return Claim{}, err
-	}
-	return readClaim(&item.request, reply, sentAt)
-}
-
-// fetch asks alone for a duplicate whose body did not fit into a common reply.
-// When it cannot be had, the answer stands without it.
-func (c *Client) fetch(ctx context.Context, e *Event, s claimSettings, record *warifuv1.Completion, without Claim) Claim {
-	full, err := c.claimAlone(ctx, e, s, record)
-	if err != nil || full.Decision != Duplicate {
-		c.log.WarnContext(ctx, "warifu: a stored result could not be fetched", "consumer", e.Consumer, "error", err)
-		return without
-	}
-	return full
 }
 
 // Limits that are checked before sending, because one message that cannot be
@@ -268,17 +233,18 @@ func (c *Client) sendClaims(ctx context.Context, batch []*call[claimItem, *warif
 // resultBytesMax is the contract's hard cap for a result.
 const resultBytesMax = 512 << 10
 
-// message returns the completion for the wire. Bodies above every limit, and
-// those the server found too large, are left out; their digest lets a resend be
-// recognised.
+// message returns the completion for the wire, a copy: see claimItem. Bodies
+// above every limit, and those the server found too large, are left out; their
+// digest lets a resend be recognised.
 func (c *Completion) message(omit bool) *warifuv1.Completion {
 	m := &warifuv1.Completion{
-		Outcome: warifuv1.Outcome(c.stored().Outcome), Result: c.Body, ContentType: c.ContentType, Metadata: c.Metadata,
+		Outcome: warifuv1.Outcome(c.stored().Outcome), ContentType: c.ContentType, Metadata: maps.Clone(c.Metadata),
 	}
 	if omit || len(c.Body) > resultBytesMax {
 		sum := sha256.Sum256(c.Body)
-		m.Result, m.ResultSha256 = nil, sum[:]
-		m.ResultOmitted = warifuv1.ResultOmitted_RESULT_OMITTED_TOO_LARGE
+		m.ResultSha256, m.ResultOmitted = sum[:], warifuv1.ResultOmitted_RESULT_OMITTED_TOO_LARGE
+		return m
 	}
+	m.Result = bytes.Clone(c.Body)
 	return m
 }

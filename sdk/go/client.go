@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -89,7 +90,7 @@ func (c *Client) transport(cfg *config) connect.Transport {
 }
 
 func (c *Client) newHTTPClient(cfg *config) *http.Client {
-	t := http.DefaultTransport.(*http.Transport).Clone()
+	t := newHTTPTransport()
 	t.DisableCompression = true
 	t.MaxIdleConns = 0 // bounded per host, and there is one host
 	t.MaxIdleConnsPerHost = connsPerSender * cfg.batching.Senders
@@ -98,6 +99,20 @@ func (c *Client) newHTTPClient(cfg *config) *http.Client {
 		Transport: t,
 		// The API key goes where it was meant to go.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// newHTTPTransport copies http.DefaultTransport, with what the program has set
+// there. Where something else was put in its place, most often a tracer around
+// it, there is nothing to copy, and it is made anew with the same settings.
+func newHTTPTransport() *http.Transport {
+	if t, ok := http.DefaultTransport.(*http.Transport); ok {
+		return t.Clone()
+	}
+	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, ForceAttemptHTTP2: true,
+		IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
 	}
 }
 

@@ -17,6 +17,10 @@ import (
 //   - [Retryable]: nothing happened; the grant is given back at once;
 //   - any other error, or a panic: nobody knows how far it came; the lease is
 //     left to the consumer's policy (granted again, or in doubt).
+//
+// Reject and Retryable count only where the handler says so itself. What it had
+// from a Do for another event is any other error, also when that event was
+// rejected or given back: this handler may have acted already.
 type Handler func(ctx context.Context, g Grant) (Completion, error)
 
 // Result is how an event ended.
@@ -52,10 +56,13 @@ const (
 //     stored, because the event had moved on;
 //   - ErrUnavailable and others about the call: nack. With Applied set the
 //     handler ran and the completion is unknown;
-//   - otherwise the handler's own error.
+//   - otherwise the handler's own error. Where the handler made calls of its
+//     own, it may match the sentinels above for another event's sake; Result
+//     speaks of this one only.
 //
 // A completion does not end with ctx: a caller that goes away cannot lose it.
-// While the server cannot be reached, it is tried until the lease is over.
+// While the server cannot be reached, or cannot say what it did, the completion
+// is sent again until the lease is over.
 func (c *Client) Do(ctx context.Context, e Event, handler Handler, opts ...ClaimOption) (Result, error) {
 	if !c.open.enter() {
 		return Result{}, closed(opDo)
@@ -64,7 +71,7 @@ func (c *Client) Do(ctx context.Context, e Event, handler Handler, opts ...Claim
 	s := settings(opts)
 	answer, err := c.claim(ctx, &e, s, nil)
 	if err != nil {
-		return Result{}, err
+		return Result{}, settled(err, false)
 	}
 	switch answer.Decision {
 	case Granted:
@@ -83,32 +90,38 @@ func (c *Client) run(ctx context.Context, g Grant, lease time.Duration, handler 
 	if cause := context.Cause(k.ctx); cause != nil {
 		// The answer came too late to begin, so nothing has happened.
 		k.stop()
-		return Result{}, errors.Join(cause, c.giveBack(ctx, &g))
+		return Result{}, settled(errors.Join(cause, c.giveBack(ctx, &g)), false)
 	}
 	done, err := handler(k.ctx, g)
 	until := k.stop() // no extension may overtake what follows
-	if rejected, ok := errors.AsType[*RejectedError](err); ok {
-		done, err = rejected.completion(), nil
+	if rejected, ok := verdict[*rejection](err); ok {
+		done, err = rejected.refused.completion(), nil
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		return c.finish(ctx, &g, &done, until)
-	case IsRetryable(err):
-		return Result{}, errors.Join(err, c.giveBack(ctx, &g))
-	case k.lost() != nil:
-		return Result{}, fmt.Errorf("%w (%w)", err, k.lost())
 	}
-	return Result{}, err
+	if _, ok := verdict[*retryableError](err); ok {
+		return Result{}, settled(errors.Join(err, c.giveBack(ctx, &g)), true)
+	}
+	if lost := k.lost(); lost != nil {
+		err = fmt.Errorf("%w (%w)", err, lost)
+	}
+	return Result{}, settled(err, false)
 }
 
 // finish completes, if need be until the lease is over: after the effect, a
-// completion that is lost costs a second effect or an operator.
+// completion that is lost costs a second effect or an operator. Only an answer
+// of the server ends it, not its bug and not what a proxy makes up. Resends
+// within a round are bounded by the retry policy and its budget; rounds follow
+// each other at completePause.
 func (c *Client) finish(ctx context.Context, g *Grant, done *Completion, until time.Time) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(time.Until(until), completeTimeout))
 	defer cancel()
 	result := Result{Stored: done.stored(), Applied: true}
 	omitted, err := c.complete(ctx, g, done)
-	for err != nil && (errors.Is(err.kind, ErrUnavailable) || errors.Is(err.kind, ErrOverloaded)) {
+	unknown := false
+	for err != nil && err.open() {
+		unknown = unknown || !err.NotApplied
 		pause := max(err.RetryAfter, completePause/2+rand.N(completePause/2))
 		if time.Until(until) <= pause || !sleep(ctx, pause) {
 			break
@@ -117,6 +130,9 @@ func (c *Client) finish(ctx context.Context, g *Grant, done *Completion, until t
 		omitted, err = c.complete(ctx, g, done)
 	}
 	if err != nil {
+		if unknown && err.State == StateUnknown { // an answer would have told the state
+			err.NotApplied = false
+		}
 		return result, err
 	}
 	result.Omitted, result.Accepted = omitted, true

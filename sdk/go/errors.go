@@ -112,7 +112,6 @@ type Error struct {
 
 	again  bool    // may be sent again, as it is
 	spread float64 // in [0,1): where in the back-off interval; one value for a whole batch
-	left   bool    // the caller went away; a sender may still hold its call
 }
 
 // Error says what happened and whether anything may have been changed.
@@ -176,7 +175,8 @@ func (e *Error) std() error {
 }
 
 // RejectedError is a final business refusal: made by a handler with [Reject],
-// stored, and returned again to every duplicate.
+// stored, and returned again to every duplicate. A handler that returns one
+// which it had from a Do of its own rejects nothing: that was another event.
 type RejectedError struct {
 	// Stored is what the refusing attempt left.
 	Stored Stored
@@ -187,32 +187,3 @@ func (e *RejectedError) Error() string { return "warifu: " + ErrRejected.Error()
 
 // Unwrap returns ErrRejected.
 func (e *RejectedError) Unwrap() error { return ErrRejected }
-
-// Reject makes the error with which a handler refuses an event for good. The
-// completion is stored as REJECTED and replayed to every duplicate. A refusal
-// that may change later ("out of stock today") is [Retryable] instead.
-func Reject(c Completion) error {
-	c.Outcome = Rejected
-	return &RejectedError{Stored: c.stored()}
-}
-
-// Retryable marks a handler's error as one after which nothing has happened:
-// the grant is given back at once, and the next claim is granted. Without the
-// mark an error leaves the lease to the consumer's policy, because nobody knows
-// how far the handler came. Retryable(nil) is nil.
-func Retryable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &retryableError{err}
-}
-
-type retryableError struct{ error }
-
-func (e *retryableError) Unwrap() error { return e.error }
-
-// IsRetryable reports whether err carries the mark of [Retryable].
-func IsRetryable(err error) bool {
-	_, ok := errors.AsType[*retryableError](err)
-	return ok
-}

@@ -150,8 +150,9 @@ type Grant struct {
 	Attempt  uint32
 	Takeover Takeover
 	// LeaseUntil is when the lease ends at the latest, on this process's
-	// monotonic clock: counted from when the request was sent, so that the true
-	// end is not earlier. It is zero when Recorded is set.
+	// monotonic clock: counted from when the request was sent, plus what the
+	// server says it waited before it decided, so that the true end is not
+	// earlier. It is zero when Recorded is set.
 	LeaseUntil time.Time
 	// Recorded: the completion given with [Client.Record] is stored.
 	Recorded bool

@@ -20,7 +20,7 @@ func failedCall(op string, err error) *Error {
 	e := &Error{Op: op, cause: err}
 	ce, ok := errors.AsType[*connect.Error](err)
 	if !ok {
-		e.kind = ErrReply // connect codes every failure it knows
+		e.setKind(false, ErrReply) // connect codes every failure it knows
 		return e
 	}
 	e.Code, e.Message, e.cause = ce.Code().String(), ce.Message(), ce.Unwrap()
@@ -81,7 +81,21 @@ func (e *Error) describe(info *warifuv1.ErrorInfo, code connect.Code) {
 	if d := info.GetRetryAfter(); d != nil {
 		e.RetryAfter = d.AsDuration()
 	}
-	e.again, e.kind = meaning(info.GetReason(), code)
+	e.setKind(meaning(info.GetReason(), code))
+}
+
+// setKind sets what the error means. A completion comes after the effect: unless it
+// was refused, it is worth another send where any other call would be given up.
+func (e *Error) setKind(again bool, kind error) {
+	e.kind = kind
+	e.again = again || e.Op == opComplete && (errors.Is(kind, ErrInternal) || errors.Is(kind, ErrReply))
+}
+
+// open reports whether the error leaves open what became of the call: nobody
+// could be asked, or nobody could say.
+func (e *Error) open() bool {
+	return errors.Is(e.kind, ErrUnavailable) || errors.Is(e.kind, ErrOverloaded) ||
+		errors.Is(e.kind, ErrInternal) || errors.Is(e.kind, ErrReply)
 }
 
 // meaning is the one table from the server's reasons to sentinels; again says
@@ -137,7 +151,7 @@ func meaningOfCode(code connect.Code) (again bool, kind error) {
 // ended is the error of a caller whose context ended. Only a deadline leaves
 // the question open; a caller that cancels does not want it answered.
 func ended(ctx context.Context, op string, sent bool) *Error {
-	e := &Error{Op: op, cause: context.Cause(ctx), NotApplied: !sent, left: true}
+	e := &Error{Op: op, cause: context.Cause(ctx), NotApplied: !sent}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		e.kind = ErrUnavailable
 	}

@@ -209,3 +209,17 @@ func TestNewReadsTheEnvironment(t *testing.T) {
 		t.Errorf("without a key: %v", err)
 	}
 }
+
+// tracer is what tracing libraries put around the default transport.
+type tracer struct{ http.RoundTripper }
+
+func TestNewWithAWrappedDefaultTransport(t *testing.T) {
+	server := overHTTP(t, &fake{}, func(h http.Handler) http.Handler { return h })
+	own := http.DefaultTransport
+	defer func() { http.DefaultTransport = own }()
+	http.DefaultTransport = tracer{own}
+	c := dialed(t, server.URL)
+	if got, err := c.Claim(t.Context(), event("e")); err != nil || got.Decision != Granted {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

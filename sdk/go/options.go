@@ -57,7 +57,9 @@ func WithAPIKey(key string) Option {
 
 // WithHTTPClient sets the HTTP client. Its transport should keep at least as
 // many idle connections per host as there are senders, follow no redirects, and
-// is the caller's to close. Default: one of the client's own.
+// is the caller's to close. Default: one of the client's own, with a copy of
+// http.DefaultTransport where that is an *http.Transport. A wrapper that was put
+// there, to trace for one, is not used: give a client with it here.
 func WithHTTPClient(h *http.Client) Option {
 	return optionFunc(func(c *config) { c.http = h })
 }

@@ -86,9 +86,19 @@ func readGrant(asked *warifuv1.ClaimRequest, g *warifuv1.Grant, sentAt time.Time
 		Fence: g.GetFence(), Attempt: g.GetAttempt(), Takeover: Takeover(g.GetTakeover()), Recorded: g.GetRecorded(), //nolint:gosec // a small enum
 	}
 	if !grant.Recorded {
-		grant.LeaseUntil = sentAt.Add(g.GetLeaseRemaining().AsDuration())
+		grant.LeaseUntil = decidedAfter(g, sentAt).Add(g.GetLeaseRemaining().AsDuration())
 	}
 	return grant, nil
+}
+
+// decidedAfter is an instant before which the grant was not decided: when it was
+// asked for, or as much later as the server waited before it decided. More than
+// has passed here is not believed.
+func decidedAfter(g *warifuv1.Grant, sentAt time.Time) time.Time {
+	if g.GetWaited() == nil {
+		return sentAt
+	}
+	return sentAt.Add(max(0, min(g.GetWaited().AsDuration(), time.Since(sentAt))))
 }
 
 func readStored(op string, r *warifuv1.StoredResult) (Stored, *Error) {

@@ -14,7 +14,7 @@ import (
 // Complete stores the outcome of a granted attempt. Without an error it is
 // durable, and every later claim is answered with it. ErrStale and
 // ErrResultConflict say that it was not stored; sending the same completion
-// again is always safe.
+// again is always safe, and worth it after ErrInternal and ErrReply too.
 func (c *Client) Complete(ctx context.Context, g Grant, done Completion) error {
 	if !c.open.enter() {
 		return closed(opComplete)

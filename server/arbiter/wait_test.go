@@ -517,14 +517,11 @@ func TestWaitOldLookGrantsNothing(t *testing.T) {
 		fence := r.granted(own).Fence
 		first := r.await(t.Context(), longLease("order", 2), claim.WaitMax)
 		resent := r.await(t.Context(), longLease("order", 2), claim.WaitMax)
-		overtake := sync.OnceFunc(func() {
-			r.transition(claim.Release, longLease("order", 2), r.record(own.Key).Fence)
-			r.granted(longLease("order", 3))
-		})
 		r.store.onReturn(func(method string, found []storage.Found) error {
-			if method == "Get" && found[0].Record.AttemptID == attempt(2) {
+			if rec := &found[0].Record; method == "Get" && rec.AttemptID == attempt(2) {
 				r.store.onReturn(func(string, []storage.Found) error { return nil })
-				overtake()
+				r.transition(claim.Release, longLease("order", 2), rec.Fence)
+				r.granted(longLease("order", 3))
 			}
 			return nil
 		})

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -166,6 +167,39 @@ func TestWaitForTheResult(t *testing.T) {
 		t.Error(err)
 	}
 	wg.Wait()
+}
+
+// A wait that is longer than the lease leaves the lease whole.
+func TestWaitLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		srv := warifutest.NewServer(t)
+		c := srv.Client()
+		holder, err := c.Claim(t.Context(), order("e"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const wait, lease = 1500 * time.Millisecond, time.Second
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			r, err := c.Do(t.Context(), order("e"), func(_ context.Context, g warifu.Grant) (warifu.Completion, error) {
+				if left := time.Until(g.LeaseUntil); left <= lease-lease/10 || left > lease {
+					t.Errorf("%s left of a lease of %s", left, lease)
+				}
+				return warifu.Completion{}, nil
+			}, warifu.WithLease(lease), warifu.WithWait(20*time.Second))
+			if err != nil || !r.Applied {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+		synctest.Wait()
+		time.Sleep(wait) // of the client's clock, and
+		srv.Clock.Advance(wait)
+		if err := c.Release(t.Context(), holder.Grant); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	})
 }
 
 func TestManyEventsAndDuplicatesAtOnce(t *testing.T) {

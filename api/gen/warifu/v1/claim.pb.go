@@ -857,7 +857,11 @@ type Grant struct {
 	// The outcome given with the claim is stored.
 	Recorded bool `protobuf:"varint,5,opt,name=recorded,proto3" json:"recorded,omitempty"`
 	// The attempt that holds the grant.
-	AttemptId     string `protobuf:"bytes,6,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	AttemptId string `protobuf:"bytes,6,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	// How long the call had been here, most of it waiting for another attempt to
+	// end, when the store was asked for this decision: the lease began no earlier
+	// than this long after the request was sent. Absent when it did not wait.
+	Waited        *durationpb.Duration `protobuf:"bytes,7,opt,name=waited,proto3" json:"waited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -932,6 +936,13 @@ func (x *Grant) GetAttemptId() string {
 		return x.AttemptId
 	}
 	return ""
+}
+
+func (x *Grant) GetWaited() *durationpb.Duration {
+	if x != nil {
+		return x.Waited
+	}
+	return nil
 }
 
 type ClaimResponse struct {
@@ -2597,7 +2608,7 @@ const file_warifu_v1_claim_proto_rawDesc = "" +
 	"\x06record\x18\b \x01(\v2\x15.warifu.v1.CompletionR\x06recordB\r\n" +
 	"\v_event_timeB\b\n" +
 	"\x06_leaseB\a\n" +
-	"\x05_wait\"\xe7\x01\n" +
+	"\x05_wait\"\x9a\x02\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05fence\x18\x01 \x01(\x03R\x05fence\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12/\n" +
@@ -2605,7 +2616,8 @@ const file_warifu_v1_claim_proto_rawDesc = "" +
 	"\x0flease_remaining\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x0eleaseRemaining\x12\x1a\n" +
 	"\brecorded\x18\x05 \x01(\bR\brecorded\x12\x1d\n" +
 	"\n" +
-	"attempt_id\x18\x06 \x01(\tR\tattemptId\"\xc1\x03\n" +
+	"attempt_id\x18\x06 \x01(\tR\tattemptId\x121\n" +
+	"\x06waited\x18\a \x01(\v2\x19.google.protobuf.DurationR\x06waited\"\xc1\x03\n" +
 	"\rClaimResponse\x12/\n" +
 	"\bdecision\x18\x01 \x01(\x0e2\x13.warifu.v1.DecisionR\bdecision\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\tR\bconsumer\x12\x19\n" +
@@ -2868,72 +2880,73 @@ var file_warifu_v1_claim_proto_depIdxs = []int32{
 	9,  // 11: warifu.v1.ClaimRequest.record:type_name -> warifu.v1.Completion
 	1,  // 12: warifu.v1.Grant.takeover:type_name -> warifu.v1.Takeover
 	38, // 13: warifu.v1.Grant.lease_remaining:type_name -> google.protobuf.Duration
-	0,  // 14: warifu.v1.ClaimResponse.decision:type_name -> warifu.v1.Decision
-	12, // 15: warifu.v1.ClaimResponse.grant:type_name -> warifu.v1.Grant
-	10, // 16: warifu.v1.ClaimResponse.result:type_name -> warifu.v1.StoredResult
-	38, // 17: warifu.v1.ClaimResponse.retry_after:type_name -> google.protobuf.Duration
-	37, // 18: warifu.v1.ClaimResponse.expires_at:type_name -> google.protobuf.Timestamp
-	11, // 19: warifu.v1.BatchClaimRequest.items:type_name -> warifu.v1.ClaimRequest
-	13, // 20: warifu.v1.BatchClaimResult.claim:type_name -> warifu.v1.ClaimResponse
-	39, // 21: warifu.v1.BatchClaimResult.error:type_name -> warifu.v1.ItemError
-	15, // 22: warifu.v1.BatchClaimResponse.results:type_name -> warifu.v1.BatchClaimResult
-	9,  // 23: warifu.v1.CompleteRequest.completion:type_name -> warifu.v1.Completion
-	5,  // 24: warifu.v1.CompleteResponse.status:type_name -> warifu.v1.Status
-	4,  // 25: warifu.v1.CompleteResponse.state:type_name -> warifu.v1.State
-	37, // 26: warifu.v1.CompleteResponse.expires_at:type_name -> google.protobuf.Timestamp
-	17, // 27: warifu.v1.BatchCompleteRequest.items:type_name -> warifu.v1.CompleteRequest
-	18, // 28: warifu.v1.BatchCompleteResult.complete:type_name -> warifu.v1.CompleteResponse
-	39, // 29: warifu.v1.BatchCompleteResult.error:type_name -> warifu.v1.ItemError
-	20, // 30: warifu.v1.BatchCompleteResponse.results:type_name -> warifu.v1.BatchCompleteResult
-	38, // 31: warifu.v1.ExtendItem.lease:type_name -> google.protobuf.Duration
-	22, // 32: warifu.v1.ExtendRequest.items:type_name -> warifu.v1.ExtendItem
-	5,  // 33: warifu.v1.ExtendAnswer.status:type_name -> warifu.v1.Status
-	4,  // 34: warifu.v1.ExtendAnswer.state:type_name -> warifu.v1.State
-	38, // 35: warifu.v1.ExtendAnswer.lease_remaining:type_name -> google.protobuf.Duration
-	24, // 36: warifu.v1.ExtendResult.extend:type_name -> warifu.v1.ExtendAnswer
-	39, // 37: warifu.v1.ExtendResult.error:type_name -> warifu.v1.ItemError
-	25, // 38: warifu.v1.ExtendResponse.results:type_name -> warifu.v1.ExtendResult
-	5,  // 39: warifu.v1.ReleaseResponse.status:type_name -> warifu.v1.Status
-	4,  // 40: warifu.v1.ReleaseResponse.state:type_name -> warifu.v1.State
-	4,  // 41: warifu.v1.ClaimRecord.state:type_name -> warifu.v1.State
-	1,  // 42: warifu.v1.ClaimRecord.takeover:type_name -> warifu.v1.Takeover
-	37, // 43: warifu.v1.ClaimRecord.claimed_at:type_name -> google.protobuf.Timestamp
-	37, // 44: warifu.v1.ClaimRecord.granted_at:type_name -> google.protobuf.Timestamp
-	37, // 45: warifu.v1.ClaimRecord.lease_until:type_name -> google.protobuf.Timestamp
-	37, // 46: warifu.v1.ClaimRecord.expires_at:type_name -> google.protobuf.Timestamp
-	37, // 47: warifu.v1.ClaimRecord.event_time:type_name -> google.protobuf.Timestamp
-	10, // 48: warifu.v1.ClaimRecord.result:type_name -> warifu.v1.StoredResult
-	6,  // 49: warifu.v1.ClaimRecord.on_lease_loss:type_name -> warifu.v1.OnLeaseLoss
-	30, // 50: warifu.v1.LookupResponse.record:type_name -> warifu.v1.ClaimRecord
-	6,  // 51: warifu.v1.Policy.on_lease_loss:type_name -> warifu.v1.OnLeaseLoss
-	7,  // 52: warifu.v1.Policy.on_unavailable:type_name -> warifu.v1.OnUnavailable
-	38, // 53: warifu.v1.Policy.redelivery_window:type_name -> google.protobuf.Duration
-	38, // 54: warifu.v1.Policy.retention:type_name -> google.protobuf.Duration
-	38, // 55: warifu.v1.Policy.lease_default:type_name -> google.protobuf.Duration
-	38, // 56: warifu.v1.Policy.lease_max:type_name -> google.protobuf.Duration
-	38, // 57: warifu.v1.Policy.hold_max:type_name -> google.protobuf.Duration
-	33, // 58: warifu.v1.GetPolicyResponse.policy:type_name -> warifu.v1.Policy
-	11, // 59: warifu.v1.ClaimService.Claim:input_type -> warifu.v1.ClaimRequest
-	14, // 60: warifu.v1.ClaimService.BatchClaim:input_type -> warifu.v1.BatchClaimRequest
-	17, // 61: warifu.v1.ClaimService.Complete:input_type -> warifu.v1.CompleteRequest
-	19, // 62: warifu.v1.ClaimService.BatchComplete:input_type -> warifu.v1.BatchCompleteRequest
-	23, // 63: warifu.v1.ClaimService.Extend:input_type -> warifu.v1.ExtendRequest
-	27, // 64: warifu.v1.ClaimService.Release:input_type -> warifu.v1.ReleaseRequest
-	29, // 65: warifu.v1.ClaimService.Lookup:input_type -> warifu.v1.LookupRequest
-	32, // 66: warifu.v1.ClaimService.GetPolicy:input_type -> warifu.v1.GetPolicyRequest
-	13, // 67: warifu.v1.ClaimService.Claim:output_type -> warifu.v1.ClaimResponse
-	16, // 68: warifu.v1.ClaimService.BatchClaim:output_type -> warifu.v1.BatchClaimResponse
-	18, // 69: warifu.v1.ClaimService.Complete:output_type -> warifu.v1.CompleteResponse
-	21, // 70: warifu.v1.ClaimService.BatchComplete:output_type -> warifu.v1.BatchCompleteResponse
-	26, // 71: warifu.v1.ClaimService.Extend:output_type -> warifu.v1.ExtendResponse
-	28, // 72: warifu.v1.ClaimService.Release:output_type -> warifu.v1.ReleaseResponse
-	31, // 73: warifu.v1.ClaimService.Lookup:output_type -> warifu.v1.LookupResponse
-	34, // 74: warifu.v1.ClaimService.GetPolicy:output_type -> warifu.v1.GetPolicyResponse
-	67, // [67:75] is the sub-list for method output_type
-	59, // [59:67] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	38, // 14: warifu.v1.Grant.waited:type_name -> google.protobuf.Duration
+	0,  // 15: warifu.v1.ClaimResponse.decision:type_name -> warifu.v1.Decision
+	12, // 16: warifu.v1.ClaimResponse.grant:type_name -> warifu.v1.Grant
+	10, // 17: warifu.v1.ClaimResponse.result:type_name -> warifu.v1.StoredResult
+	38, // 18: warifu.v1.ClaimResponse.retry_after:type_name -> google.protobuf.Duration
+	37, // 19: warifu.v1.ClaimResponse.expires_at:type_name -> google.protobuf.Timestamp
+	11, // 20: warifu.v1.BatchClaimRequest.items:type_name -> warifu.v1.ClaimRequest
+	13, // 21: warifu.v1.BatchClaimResult.claim:type_name -> warifu.v1.ClaimResponse
+	39, // 22: warifu.v1.BatchClaimResult.error:type_name -> warifu.v1.ItemError
+	15, // 23: warifu.v1.BatchClaimResponse.results:type_name -> warifu.v1.BatchClaimResult
+	9,  // 24: warifu.v1.CompleteRequest.completion:type_name -> warifu.v1.Completion
+	5,  // 25: warifu.v1.CompleteResponse.status:type_name -> warifu.v1.Status
+	4,  // 26: warifu.v1.CompleteResponse.state:type_name -> warifu.v1.State
+	37, // 27: warifu.v1.CompleteResponse.expires_at:type_name -> google.protobuf.Timestamp
+	17, // 28: warifu.v1.BatchCompleteRequest.items:type_name -> warifu.v1.CompleteRequest
+	18, // 29: warifu.v1.BatchCompleteResult.complete:type_name -> warifu.v1.CompleteResponse
+	39, // 30: warifu.v1.BatchCompleteResult.error:type_name -> warifu.v1.ItemError
+	20, // 31: warifu.v1.BatchCompleteResponse.results:type_name -> warifu.v1.BatchCompleteResult
+	38, // 32: warifu.v1.ExtendItem.lease:type_name -> google.protobuf.Duration
+	22, // 33: warifu.v1.ExtendRequest.items:type_name -> warifu.v1.ExtendItem
+	5,  // 34: warifu.v1.ExtendAnswer.status:type_name -> warifu.v1.Status
+	4,  // 35: warifu.v1.ExtendAnswer.state:type_name -> warifu.v1.State
+	38, // 36: warifu.v1.ExtendAnswer.lease_remaining:type_name -> google.protobuf.Duration
+	24, // 37: warifu.v1.ExtendResult.extend:type_name -> warifu.v1.ExtendAnswer
+	39, // 38: warifu.v1.ExtendResult.error:type_name -> warifu.v1.ItemError
+	25, // 39: warifu.v1.ExtendResponse.results:type_name -> warifu.v1.ExtendResult
+	5,  // 40: warifu.v1.ReleaseResponse.status:type_name -> warifu.v1.Status
+	4,  // 41: warifu.v1.ReleaseResponse.state:type_name -> warifu.v1.State
+	4,  // 42: warifu.v1.ClaimRecord.state:type_name -> warifu.v1.State
+	1,  // 43: warifu.v1.ClaimRecord.takeover:type_name -> warifu.v1.Takeover
+	37, // 44: warifu.v1.ClaimRecord.claimed_at:type_name -> google.protobuf.Timestamp
+	37, // 45: warifu.v1.ClaimRecord.granted_at:type_name -> google.protobuf.Timestamp
+	37, // 46: warifu.v1.ClaimRecord.lease_until:type_name -> google.protobuf.Timestamp
+	37, // 47: warifu.v1.ClaimRecord.expires_at:type_name -> google.protobuf.Timestamp
+	37, // 48: warifu.v1.ClaimRecord.event_time:type_name -> google.protobuf.Timestamp
+	10, // 49: warifu.v1.ClaimRecord.result:type_name -> warifu.v1.StoredResult
+	6,  // 50: warifu.v1.ClaimRecord.on_lease_loss:type_name -> warifu.v1.OnLeaseLoss
+	30, // 51: warifu.v1.LookupResponse.record:type_name -> warifu.v1.ClaimRecord
+	6,  // 52: warifu.v1.Policy.on_lease_loss:type_name -> warifu.v1.OnLeaseLoss
+	7,  // 53: warifu.v1.Policy.on_unavailable:type_name -> warifu.v1.OnUnavailable
+	38, // 54: warifu.v1.Policy.redelivery_window:type_name -> google.protobuf.Duration
+	38, // 55: warifu.v1.Policy.retention:type_name -> google.protobuf.Duration
+	38, // 56: warifu.v1.Policy.lease_default:type_name -> google.protobuf.Duration
+	38, // 57: warifu.v1.Policy.lease_max:type_name -> google.protobuf.Duration
+	38, // 58: warifu.v1.Policy.hold_max:type_name -> google.protobuf.Duration
+	33, // 59: warifu.v1.GetPolicyResponse.policy:type_name -> warifu.v1.Policy
+	11, // 60: warifu.v1.ClaimService.Claim:input_type -> warifu.v1.ClaimRequest
+	14, // 61: warifu.v1.ClaimService.BatchClaim:input_type -> warifu.v1.BatchClaimRequest
+	17, // 62: warifu.v1.ClaimService.Complete:input_type -> warifu.v1.CompleteRequest
+	19, // 63: warifu.v1.ClaimService.BatchComplete:input_type -> warifu.v1.BatchCompleteRequest
+	23, // 64: warifu.v1.ClaimService.Extend:input_type -> warifu.v1.ExtendRequest
+	27, // 65: warifu.v1.ClaimService.Release:input_type -> warifu.v1.ReleaseRequest
+	29, // 66: warifu.v1.ClaimService.Lookup:input_type -> warifu.v1.LookupRequest
+	32, // 67: warifu.v1.ClaimService.GetPolicy:input_type -> warifu.v1.GetPolicyRequest
+	13, // 68: warifu.v1.ClaimService.Claim:output_type -> warifu.v1.ClaimResponse
+	16, // 69: warifu.v1.ClaimService.BatchClaim:output_type -> warifu.v1.BatchClaimResponse
+	18, // 70: warifu.v1.ClaimService.Complete:output_type -> warifu.v1.CompleteResponse
+	21, // 71: warifu.v1.ClaimService.BatchComplete:output_type -> warifu.v1.BatchCompleteResponse
+	26, // 72: warifu.v1.ClaimService.Extend:output_type -> warifu.v1.ExtendResponse
+	28, // 73: warifu.v1.ClaimService.Release:output_type -> warifu.v1.ReleaseResponse
+	31, // 74: warifu.v1.ClaimService.Lookup:output_type -> warifu.v1.LookupResponse
+	34, // 75: warifu.v1.ClaimService.GetPolicy:output_type -> warifu.v1.GetPolicyResponse
+	68, // [68:76] is the sub-list for method output_type
+	60, // [60:68] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_warifu_v1_claim_proto_init() }
