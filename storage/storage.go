@@ -25,7 +25,8 @@
 // refused with ErrRepeatedKey. Items are independent of each other: a batch is
 // not atomic. Results come in the order of the batch, one for each item.
 //
-// Records handed out are shared and must not be changed.
+// Requests share memory with the call that they came in: a store copies what it
+// keeps. Records handed out are shared and must not be changed.
 package storage
 
 import (

@@ -125,7 +125,7 @@ func (s *Store) apply(b *builder) *commit {
 	if !s.mu.front.active.add(c.ops) {
 		s.cfg.Fatal("a commit that was just built cannot be read")
 	}
-	s.mu.front.active.meta, s.mu.front.active.last = m, c
+	s.mu.front.active.meta = m
 	s.syncer.last.Store(c)
 	s.syncer.enqueue(c)
 	return c

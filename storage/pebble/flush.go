@@ -32,7 +32,7 @@ const flushName = "flush.sst"
 // there is nothing in it or too many are waiting. Store.mu is held.
 func (s *Store) freeze() {
 	f := &s.mu.front
-	if f.active.last == nil || len(f.frozen) >= frozenMax {
+	if f.active.meta.seq == 0 || len(f.frozen) >= frozenMax {
 		return
 	}
 	s.wal.wantsFlush.Store(false)
@@ -105,13 +105,9 @@ func (s *Store) oldestFrozen() *memtable {
 }
 
 // flushFrozen writes m out, as often as it takes, and reports whether to go on.
+// The log may not have all of m yet: what the engine has is not replayed.
 func (s *Store) flushFrozen(m *memtable) bool {
-	select {
-	case <-m.last.done:
-	case <-s.flusher.quit:
-		return false
-	}
-	if m.last.err != nil || !s.waitForCompactions() {
+	if !s.waitForCompactions() {
 		return false
 	}
 	for {

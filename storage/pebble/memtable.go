@@ -32,8 +32,7 @@ type memtable struct {
 	shared  []byte // what the keys of all records begin with
 	dueMin  int64  // least bucket that the expiry index has to learn of
 	ranges  []op
-	meta    meta          // of its last commit
-	last    *commit       // durable once this is
+	meta    meta          // of its last commit; zero in a new one
 	flushed chan struct{} // closed when the engine has all of it
 }
 

@@ -34,12 +34,17 @@ func sweepAll(t *testing.T, s *Store, limit int) (deleted int) {
 // flushAll writes out all that is in memory.
 func flushAll(t *testing.T, s *Store) {
 	t.Helper()
-	s.mu.Lock()
-	s.freeze()
-	frozen := slices.Clone(s.mu.front.frozen)
-	s.mu.Unlock()
-	for _, m := range frozen {
-		<-m.flushed
+	for {
+		s.mu.Lock()
+		s.freeze()
+		frozen := slices.Clone(s.mu.front.frozen)
+		s.mu.Unlock()
+		if len(frozen) == 0 {
+			return
+		}
+		for _, m := range frozen {
+			<-m.flushed
+		}
 	}
 }
 
