@@ -207,35 +207,101 @@ func TestWritersWaitForFlushes(t *testing.T) {
 	})
 }
 
-// TestRestartWithFullMemory: a start replays more than one memtable.
+// letThrough lets n tables be begun and then fails the others.
+type letThrough struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (v *letThrough) String() string { return "let through" }
+
+func (v *letThrough) MaybeError(op errorfs.Op) error {
+	if !strings.HasSuffix(op.Path, flushName) || op.Kind != errorfs.OpCreate {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.n--; v.n < 0 {
+		return errors.New("no more tables")
+	}
+	return nil
+}
+
+func (v *letThrough) set(n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.n = n
+}
+
+// TestRestartWithFullMemory: a start replays more than one memtable and more
+// than one segment, whichever of them were flushed before, and may itself be
+// interrupted between any two tables.
 func TestRestartWithFullMemory(t *testing.T) {
 	t.Parallel()
-	v := &tableValve{}
-	fs, clock := vfs.NewMem(), storagetest.NewClock(epoch)
-	s := mustOpen(t, Config{FS: errorfs.Wrap(fs, v), Clock: clock.Now})
-	gate := make(chan struct{})
-	v.set(gate, nil)
-	n := 0
-	for full := false; !full; n++ {
-		insertMany(t, s, fmt.Sprintf("k%d", n), 1)
+	for flushed := range frozenMax {
+		synctest.Test(t, func(t *testing.T) {
+			v := &letThrough{n: 1} // opening takes one
+			fs := vfs.NewCrashableMem()
+			s := mustOpen(t, Config{FS: errorfs.Wrap(fs, v), Clock: time.Now})
+			v.set(0)
+			n := fillMemory(t, s)
+			v.set(flushed)
+			time.Sleep(flushRetry)
+			synctest.Wait()
+			fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: testRng()})
+			for tables := 0; ; tables++ {
+				v.set(tables)
+				s, err := Open(small(Config{Dir: "store", FS: errorfs.Wrap(fs, v), Clock: time.Now}))
+				if err != nil {
+					if tables > frozenMax+2 || !strings.Contains(err.Error(), "no more tables") {
+						t.Fatalf("%d flushed, %d tables: %v", flushed, tables, err)
+					}
+					continue
+				}
+				if got := listAll(t, s, 500); len(got) != n {
+					t.Errorf("%d flushed, %d tables: %d records, want %d", flushed, tables, len(got), n)
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				break
+			}
+		})
+	}
+}
+
+// fillMemory claims until no memtable may be frozen any more, one claim at a
+// time, and returns how many.
+func fillMemory(t *testing.T, s *Store) (n int) {
+	t.Helper()
+	for {
 		s.mu.Lock()
-		full = len(s.mu.front.frozen) == frozenMax
+		full := len(s.mu.front.frozen) == frozenMax
 		s.mu.Unlock()
+		if full {
+			return n
+		}
+		insertMany(t, s, fmt.Sprintf("k%d", n), 1)
+		n++
 	}
-	closed := make(chan error)
-	go func() { closed <- s.Close() }()
-	<-s.closing
-	v.set(nil, errors.New("gone"))
-	close(gate)
-	if err := <-closed; err != nil {
-		t.Fatal(err)
+}
+
+// TestStartRemovesOldLog: a start leaves no segment of the log before it, which
+// a later start could take for the newest.
+func TestStartRemovesOldLog(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	for n := range uint64(3) {
+		s := mustOpen(t, Config{FS: fs, Clock: storagetest.NewClock(epoch).Now})
+		insertMany(t, s, fmt.Sprint(n), 20)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s = mustOpen(t, Config{FS: fs, Clock: clock.Now})
-	for i := range n {
-		s.mustGet(t, fmt.Sprintf("k%d-0", i))
-	}
-	if got := listAll(t, s, 500); len(got) != n {
-		t.Fatalf("%d records, want %d", len(got), n)
+	s := mustOpen(t, Config{FS: fs, Clock: storagetest.NewClock(epoch).Now})
+	got, err := segments(fs, "store")
+	if err != nil || len(got) != 1 || got[0] != s.wal.mu.cur.number {
+		t.Fatalf("segments %v are left, %d is current: %v", got, s.wal.mu.cur.number, err)
 	}
 }
 

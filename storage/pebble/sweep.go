@@ -28,7 +28,6 @@ type candidates struct {
 	cursor []byte // where the next step begins; nil at the end
 	used   []byte // entries before this key are used up; nil: none
 	from   []byte // first entry of the step
-	bucket int64  // of the last used entry
 }
 
 // Sweep implements storage.Store.
@@ -113,7 +112,6 @@ func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidat
 		skip = 0
 		if bytes.Compare(entry, whole) < 0 {
 			cand.used = append(bytes.Clone(entry), 0)
-			cand.bucket = int64(binary.BigEndian.Uint64(entry[1:]))
 		}
 	}
 	return cand, s.failed("sweep", it.Error())
@@ -149,9 +147,9 @@ func (s *Store) sweepDelete(ctx context.Context, cand candidates, out *storage.S
 			return nil, err
 		}
 	}
-	// An entry that is still in memory may come to lie in the range, and would
-	// be deleted unseen: then the used ones are left to a later sweep.
-	if cand.used != nil && s.mu.front.dueMin() > cand.bucket {
+	// No entry comes to lie in the range later: what is still in memory expires
+	// after the time of this sweep.
+	if cand.used != nil {
 		b.deleteRange(cand.from, cand.used)
 	}
 	return s.apply(b), nil
