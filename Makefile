@@ -44,7 +44,7 @@ run: build ## build and start `warifu dev` (LISTEN=127.0.0.1:8080 DATA=./warifu-
 
 .PHONY: test
 test: ## everything: make check, then all tests with the race detector
-	@.ci/install gcc curl
+	@.ci/install gcc curl redis-server
 	@$(MAKE) --no-print-directory check
 	@echo "== tests, race detector on"
 	$(GO) test -race -buildvcs=false -timeout 14m $(ARGS)

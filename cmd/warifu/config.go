@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"reflect"
@@ -217,21 +218,30 @@ func decodeDuration(from, to reflect.Type, value any) (any, error) {
 }
 
 func parseDuration(text string) (time.Duration, error) {
-	var total time.Duration
-	rest := text
-	if days, after, ok := strings.Cut(text, "d"); ok {
-		d, err := time.ParseDuration(days + "h")
-		if err != nil || d > daysMax*time.Hour || d < 0 {
-			return 0, fmt.Errorf("%q is not a duration such as 30s, 36h or 7d", text)
+	fault := fmt.Errorf("%q is not a duration such as 30s, 36h, 7d or 1d12h", text)
+	days, rest, ok := strings.Cut(text, "d")
+	if !ok {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return 0, fault
 		}
-		total, rest = d*24, after
-		if rest == "" {
-			return total, nil
-		}
+		return d, nil
+	}
+	// A number alone: what came with units before the days would be taken for days.
+	if strings.Trim(days, "0123456789.") != "" || strings.ContainsAny(rest, "+-") {
+		return 0, fault
+	}
+	total, err := time.ParseDuration(days + "h")
+	if err != nil || total > daysMax*time.Hour {
+		return 0, fault
+	}
+	total *= 24
+	if rest == "" {
+		return total, nil
 	}
 	d, err := time.ParseDuration(rest)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a duration such as 30s, 36h or 7d", text)
+	if err != nil || d > math.MaxInt64-total {
+		return 0, fault
 	}
 	return total + d, nil
 }

@@ -108,13 +108,14 @@ func TestParseDuration(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		"0s": 0, "1500ms": 1500 * time.Millisecond, "36h": 36 * time.Hour, "7d": 7 * 24 * time.Hour,
-		"1d12h": 36 * time.Hour, "0.5d": 12 * time.Hour, "400d": 400 * 24 * time.Hour, "-3s": -3 * time.Second,
+		"1d12h": 36 * time.Hour, "0.5d": 12 * time.Hour, "400d": 400 * 24 * time.Hour, "1d2h30m": 26*time.Hour + 30*time.Minute, "-3s": -3 * time.Second,
 	} {
 		if got, err := parseDuration(text); err != nil || got != want {
 			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "d", "5", "-1d", "1d2", "7days", "1d1d", "1000000d", "NaNd", "1 d"} {
+	for _, text := range []string{"", "d", "5", "-1d", "1d2", "7days", "1d1d", "1000000d", "NaNd", "1 d",
+		"12h1d", "30m5d", "1h2d3h", "+1d", "1d-12h", "1d+12h", ".d", "100000d2562047h"} {
 		if got, err := parseDuration(text); err == nil {
 			t.Errorf("%q is taken for %v", text, got)
 		}

@@ -18,8 +18,9 @@ const (
 
 	// Only `once`, where every other code is the command's own.
 	exitOnceRefused       = 65  // EX_DATAERR: MISMATCH, IN_DOUBT, TOO_OLD: not run, look at it
-	exitOnceLater         = 75  // EX_TEMPFAIL: not run, or run without an outcome; deliver again later
-	exitOnceBroken        = 125 // once itself failed, as env(1) and timeout(1) say it
+	exitOnceUnrecorded    = 74  // EX_IOERR: run, and the outcome is not recorded; deliver again, never take it for not run
+	exitOnceLater         = 75  // EX_TEMPFAIL: not run, or the command said so; deliver again later
+	exitOnceBroken        = 125 // once itself failed, as env(1) and timeout(1) say it, and has not run the command
 	exitOnceNotExecutable = 126 // the command cannot be executed
 	exitOnceNotFound      = 127 // there is no such command
 	exitSignalled         = 128 // + the signal's number
@@ -37,12 +38,16 @@ const exitCodesText = `  0    done
 warifu once ends with the command's own code, run now or replayed, and with:
 
   65   not run: MISMATCH, IN_DOUBT or TOO_OLD; somebody has to look at it
+  74   the command ran, but its outcome is not recorded: the lease was lost, or the
+       server could not be told. The effect may have happened; deliver the event
+       again, and the record and the consumer's policy decide
   75   another attempt is at it, the server cannot answer, or the command said
        "later": deliver the event again
   125  once itself failed, for example for a wrong API key; not run
   126  the command cannot be executed
   127  there is no such command
-  128+n the command, or once, was ended by signal n
+  128+n the command, or once, was ended by signal n, or the command said so of
+       what it ran; no answer is stored, except with --answer-exit
 `
 
 // exitError is an error that knows its exit code.

@@ -19,8 +19,8 @@ var onceVariables = []string{
 	"WARIFU_CONSUMER", "WARIFU_EVENT_ID", "WARIFU_ATTEMPT", "WARIFU_ATTEMPT_ID", "WARIFU_FENCE",
 }
 
-// retryAny stands for every exit code but 0.
-const retryAny = "any"
+// exitAny stands for every exit code that a flag could name.
+const exitAny = "any"
 
 func newOnce(sys *system) *cobra.Command {
 	var o once
@@ -35,20 +35,38 @@ nothing.
   exit code 75       "not now" (EX_TEMPFAIL): the event is given back and the next
                      call runs the command again; --retry-exit names others, and
                      --retry-exit any makes it every code but 0
+  129-192            no answer: shells and other wrappers say 128+n when signal n
+                     ended a step, such as 137 after the kernel ran out of memory;
+                     --answer-exit names those that are an answer all the same
   any other          stored as REJECTED: it is the command's answer, and the
                      command is not run again
   ended by a signal, told to stop and then not 0, or warifu itself is killed:
-                     there is no answer. The lease is left to the consumer's
-                     policy: with REGRANT the event is granted again once the
-                     lease is over, with HOLD it is in doubt
+                     no answer
+
+Without an answer nothing is stored and the lease is left to the consumer's
+policy: with REGRANT the event is granted again once the lease is over, with HOLD
+it is in doubt. A call that ran the command but could not record its outcome ends
+with exit code 74: the effect may have happened. Deliver the event again, and the
+policy decides likewise.
 
 A lease cannot stop a command that is paused and goes on later. The command
 finds WARIFU_FENCE in its environment: pass it to what you change, and let that
 refuse a smaller one. WARIFU_CONSUMER, WARIFU_EVENT_ID, WARIFU_ATTEMPT and
 WARIFU_ATTEMPT_ID are there, too.
 
-The lease is extended while the command runs. When it is lost, the command gets
-SIGTERM, and SIGKILL 10 s later. Signals sent to warifu go on to the command.
+The lease is extended while the command runs. When it is lost, the command and
+all that it started get SIGTERM, and SIGKILL 10 s later. SIGTERM, SIGINT, SIGQUIT
+and SIGHUP sent to warifu go on to all of them, too, SIGUSR1 and SIGUSR2 to the
+command alone. When the command has ended after one of the former, or without an
+answer, warifu tells what is left of it to stop, waits for that, and kills what
+still runs 10 s after the signal. What a command with an answer leaves running is
+not touched.
+
+SIGKILL to warifu itself kills the command, but not what the command started;
+that goes on while another attempt may begin. On other systems than Linux the
+command goes on, too; there a process that leaves the command's process group is
+not found, and at a terminal only the terminal's own signals reach more than the
+command.
 
 Output is shown as it comes; up to 90 KiB of each stream are stored. Exit codes
 are listed by 'warifu exit-codes'.`,
@@ -70,6 +88,7 @@ are listed by 'warifu exit-codes'.`,
 	cmd.Flags().StringArrayVar(&o.digests, "digest", nil, "SCHEME:HEX, a fingerprint of the content; repeatable")
 	cmd.Flags().StringVar(&o.eventTime, "event-time", "", "when the event was made, such as 2027-01-31T12:00:00Z")
 	cmd.Flags().StringSliceVar(&o.retryExit, "retry-exit", []string{"75"}, "exit codes that mean \"not now\"; any: all but 0")
+	cmd.Flags().StringSliceVar(&o.answerExit, "answer-exit", nil, "exit codes within 129-192 that are an answer; any: all of them")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		o.argv = args
 		return o.brokenUnlessCoded(o.run(cmd.Context()))
@@ -87,7 +106,9 @@ type once struct {
 	digests   []string
 	eventTime string
 	retryExit []string
-	argv      []string
+	// answerExit are exit codes that look like a signal's and are an answer.
+	answerExit []string
+	argv       []string
 
 	child child
 }
@@ -113,8 +134,8 @@ func (o *once) run(ctx context.Context) error {
 	} else {
 		err = o.conclude(result, err)
 	}
-	if closeErr := client.Close(); closeErr != nil && err == nil {
-		err = closeErr
+	if closeErr := client.Close(); closeErr != nil { // what was concluded stands
+		row(o.sys.stderr, fmt.Sprintf("warifu once: %v", closeErr))
 	}
 	return err
 }
@@ -145,8 +166,13 @@ func (o *once) prepare() error {
 		o.event.Time = t
 	}
 	for _, code := range o.retryExit {
-		if code != retryAny && !validExit(code) {
-			faults = append(faults, fmt.Errorf("--retry-exit %q: it is 1-255 or %q", code, retryAny))
+		if !validExit(code, 1, 255) {
+			faults = append(faults, fmt.Errorf("--retry-exit %q: it is 1-255 or %q", code, exitAny))
+		}
+	}
+	for _, code := range o.answerExit {
+		if !validExit(code, exitSignalled+1, exitSignalled+signalMax) {
+			faults = append(faults, fmt.Errorf("--answer-exit %q: it is 129-192 or %q", code, exitAny))
 		}
 	}
 	return errors.Join(faults...)

@@ -30,11 +30,12 @@ type onceResult struct {
 
 // noAnswerError is a command that ended without saying anything: killed, or told
 // to stop. Nobody knows how far it came, so the lease is left to its policy.
-type noAnswerError struct{ code int }
-
-func (e noAnswerError) Error() string {
-	return fmt.Sprintf("the command was ended (exit code %d)", e.code)
+type noAnswerError struct {
+	how  string
+	code int // 128 + the signal
 }
+
+func (e noAnswerError) Error() string { return fmt.Sprintf("the command %s", e.how) }
 
 // laterError is a command that said "not now".
 type laterError struct{ code int }
@@ -49,21 +50,35 @@ type notStartedError struct{ cause error }
 func (e notStartedError) Error() string { return e.cause.Error() }
 func (e notStartedError) Unwrap() error { return e.cause }
 
-// handle runs the command under its grant and says what its end means.
+// handle runs the command under its grant, and ends what it left where that would
+// go on without an answer or although it was told to stop.
 func (o *once) handle(ctx context.Context, g warifu.Grant) (warifu.Completion, error) {
 	r, err := o.child.run(ctx, &g)
-	if err != nil {
+	switch {
+	case err != nil && o.child.hasBegun():
+		return warifu.Completion{}, err
+	case err != nil:
 		return warifu.Completion{}, warifu.Retryable(notStartedError{err}) // nothing has happened
 	}
+	done, err := o.judge(r)
+	if _, silent := errors.AsType[noAnswerError](err); silent || r.told != 0 {
+		o.child.endTree()
+	}
+	return done, err
+}
+
+// judge says what the end of the command means.
+func (o *once) judge(r *ran) (warifu.Completion, error) {
 	code := exitCodeOfProcess(r.state)
-	interrupted := ctx.Err() != nil || r.told != nil
 	switch {
 	case !r.state.Exited():
-		return warifu.Completion{}, noAnswerError{code}
+		return warifu.Completion{}, noAnswerError{"was ended by a signal", code}
 	case code != 0 && o.isLater(code):
 		return warifu.Completion{}, warifu.Retryable(laterError{code})
-	case code != 0 && interrupted: // it failed because it was stopped: not its answer
-		return warifu.Completion{}, noAnswerError{code}
+	case code != 0 && r.told != 0: // it failed because it was stopped: not its answer
+		return warifu.Completion{}, noAnswerError{fmt.Sprintf("was told to stop and ended with exit code %d", code), exitSignalled + int(r.told)}
+	case o.isSignal(code):
+		return warifu.Completion{}, noAnswerError{fmt.Sprintf("says by exit code %d that %s ended what it ran", code, signalName(code)), code}
 	}
 	done, err := r.completion(code)
 	if err != nil {
@@ -84,12 +99,27 @@ func exitCodeOfProcess(state *os.ProcessState) int {
 }
 
 func (o *once) isLater(code int) bool {
-	return slices.Contains(o.retryExit, retryAny) || slices.Contains(o.retryExit, strconv.Itoa(code))
+	return slices.Contains(o.retryExit, exitAny) || slices.Contains(o.retryExit, strconv.Itoa(code))
 }
 
-func validExit(text string) bool {
+// signalMax is the largest number of a signal.
+const signalMax = 64
+
+// isSignal reports what shells and many wrappers say about a step that a signal
+// ended. Stored, an end for want of memory would be replayed for ever.
+func (o *once) isSignal(code int) bool {
+	return code > exitSignalled && code <= exitSignalled+signalMax &&
+		!slices.Contains(o.answerExit, exitAny) && !slices.Contains(o.answerExit, strconv.Itoa(code))
+}
+
+func signalName(code int) string {
+	n := code - exitSignalled
+	return fmt.Sprintf("signal %d (%s)", n, syscall.Signal(n))
+}
+
+func validExit(text string, low, high int) bool {
 	code, err := strconv.Atoi(text)
-	return err == nil && code >= 1 && code <= 255
+	return text == exitAny || (err == nil && code >= low && code <= high)
 }
 
 func (r *ran) completion(code int) (warifu.Completion, error) {
@@ -113,31 +143,34 @@ func (o *once) conclude(result warifu.Result, err error) error {
 	if err == nil {
 		return o.answer(result.Stored, !result.Replayed)
 	}
-	if e, ok := errors.AsType[noAnswerError](err); ok {
-		return o.withoutAnswer(e, err)
+	if e, ok := errors.AsType[noAnswerError](err); ok && !isAny(err, warifu.ErrLeaseLost, warifu.ErrStale) {
+		return exit(e.code, fmt.Errorf("%w; no answer is stored, and the lease is left to the consumer's policy", e))
+	}
+	if e, ok := errors.AsType[laterError](err); ok {
+		return e.conclude(err)
 	}
 	if e, ok := errors.AsType[notStartedError](err); ok {
 		return exit(exitOnceNotExecutable, e.cause)
 	}
 	switch {
+	case result.Applied || o.child.hasBegun(): // whatever else is wrong, this must not pass for "not run"
+		return exit(exitOnceUnrecorded, fmt.Errorf("the command ran, but its outcome is not recorded: %w", err))
 	case isAny(err, warifu.ErrMismatch, warifu.ErrInDoubt, warifu.ErrTooOld):
 		return exit(exitOnceRefused, fmt.Errorf("not run: %w", err))
 	case isAny(err, warifu.ErrInProgress, warifu.ErrUnavailable, warifu.ErrOverloaded, warifu.ErrOutcomeUnknown,
 		warifu.ErrUnprotected, warifu.ErrStale, warifu.ErrLeaseLost):
 		return exit(exitOnceLater, err)
 	}
-	if _, ok := errors.AsType[laterError](err); ok {
-		return exit(exitOnceLater, nil) // the command has said why
-	}
 	return exit(exitOnceBroken, err)
 }
 
-// withoutAnswer: a lost lease is said in words, a signal in the exit code.
-func (o *once) withoutAnswer(e noAnswerError, err error) error {
-	if errors.Is(err, warifu.ErrLeaseLost) || errors.Is(err, warifu.ErrStale) {
-		return exit(exitOnceLater, fmt.Errorf("the lease was lost while the command ran; its answer is not stored: %w", err))
+// conclude leaves it to the command to say why, unless the event was not given
+// back.
+func (e laterError) conclude(err error) error {
+	if failed, ok := errors.AsType[*warifu.Error](err); ok {
+		return exit(exitOnceLater, fmt.Errorf("%w; giving the event back failed, so the lease is left to the consumer's policy: %w", e, failed))
 	}
-	return exit(e.code, fmt.Errorf("%w; its answer is not stored, and the lease is left to the consumer's policy", e))
+	return exit(exitOnceLater, nil)
 }
 
 func isAny(err error, targets ...error) bool {

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"io"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // onceFolder is a folder with a server and the variables to use it.
@@ -104,15 +102,52 @@ func TestOnceLater(t *testing.T) {
 	f.wantRuns(4)
 }
 
-// TestOnceWithoutAnAnswer: a command that was ended by a signal has none, and
-// the event is left to the lease.
+// TestOnceWithoutAnAnswer: a command that was ended by a signal has none, nor
+// has one whose step was, and the event is left to the lease.
 func TestOnceWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	f, _ := onceFolder(t)
-	f.once("e", nil, "kill -9 $$").want(t, exitSignalled+9, "", "the lease is left to the consumer's policy")
-	f.warifu("claims", "get", "c", "e").want(t, 0, "IN_PROGRESS", "")
-	f.once("e", nil, "echo never").want(t, exitOnceLater, "", "another attempt is in progress")
-	f.wantRuns(1)
+	for i, c := range []struct {
+		script string
+		code   int
+		says   string
+	}{
+		{"kill -9 $$", 137, "the command was ended by a signal"},
+		{"sh -c 'kill -9 $$'; exit", 137, "exit code 137 that signal 9 (killed) ended what it ran"},
+		{"exit 129", 129, "signal 1 (hangup)"},
+		{"exit 192", 192, "signal 64"},
+	} {
+		event := strconv.Itoa(i)
+		f.once(event, nil, c.script).want(t, c.code, "", c.says)
+		f.warifu("claims", "get", "c", event).want(t, 0, "IN_PROGRESS", "")
+		f.once(event, nil, "echo never").want(t, exitOnceLater, "", "another attempt is in progress")
+		f.wantRuns(i + 1)
+	}
+}
+
+// TestOnceAnswersAll: codes beside those of signals are answers, and those that
+// the caller names.
+func TestOnceAnswersAll(t *testing.T) {
+	t.Parallel()
+	f, _ := onceFolder(t)
+	for i, c := range []struct {
+		flags  []string
+		script string
+		code   int
+		state  string
+	}{
+		{nil, "exit 128", 128, "REJECTED"},
+		{nil, "exit 193", 193, "REJECTED"},
+		{[]string{"--answer-exit", "130,137"}, "exit 137", 137, "REJECTED"},
+		{[]string{"--answer-exit", "any"}, "exit 192", 192, "REJECTED"},
+		{[]string{"--answer-exit", "130"}, "exit 137", 137, "IN_PROGRESS"},
+		{[]string{"--answer-exit", "any"}, "kill -9 $$", 137, "IN_PROGRESS"},
+		{[]string{"--retry-exit", "137"}, "exit 137", exitOnceLater, "RELEASED"},
+	} {
+		event := strconv.Itoa(i)
+		f.once(event, c.flags, c.script).want(t, c.code, "", "")
+		f.warifu("claims", "get", "c", event).want(t, 0, c.state, "")
+	}
 }
 
 // TestOncePassesSignalsOn: a command that is told to stop and then fails has
@@ -124,7 +159,7 @@ func TestOncePassesSignalsOn(t *testing.T) {
 		code       int
 		state      string
 	}{
-		{"Fails", "exit 7", 7, "IN_PROGRESS"},
+		{"Fails", "exit 7", exitSignalled + int(syscall.SIGTERM), "IN_PROGRESS"},
 		{"Succeeds", "exit 0", 0, "COMPLETED"},
 		{"SaysLater", "exit 75", exitOnceLater, "RELEASED"},
 	} {
@@ -143,32 +178,6 @@ func TestOncePassesSignalsOn(t *testing.T) {
 	}
 }
 
-// TestOnceKilled: the command does not outlive the one who keeps its lease, and
-// when the lease is over another attempt takes over.
-func TestOnceKilled(t *testing.T) {
-	t.Parallel()
-	f, _ := onceFolder(t)
-	// The command holds the writing end of a pipe that ends when it does.
-	if err := syscall.Mkfifo(f.path("alive"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	alive, err := os.OpenFile(f.path("alive"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer alive.Close() //nolint:errcheck // only read
-	p := f.start("once", "--consumer", "c", "--event-id", "e", "--lease", "1s", "--", "sh", "-c", "exec 3> alive; echo up; exec sleep 1000")
-	p.until(p.stdout, "up")
-	p.kill()
-	if err := alive.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAll(alive); err != nil {
-		t.Fatalf("the command goes on: %v", err)
-	}
-	f.once("e", []string{"--wait", "30s"}, "echo $WARIFU_ATTEMPT").want(t, 0, "2\n", "")
-}
-
 // TestOnceKeepsItsLease: a command that takes longer than its lease is the only
 // one all the same.
 func TestOnceKeepsItsLease(t *testing.T) {
@@ -178,26 +187,6 @@ func TestOnceKeepsItsLease(t *testing.T) {
 	p.until(p.stdout, "up")
 	f.once("e", []string{"--wait", "3s"}, "echo never").want(t, exitOnceLater, "", "in progress")
 	f.wantRuns(0)
-}
-
-// TestOnceLosesItsLease: when nobody can be asked to extend it, the command is
-// ended before somebody else may begin.
-func TestOnceLosesItsLease(t *testing.T) {
-	t.Parallel()
-	f, server := onceFolder(t)
-	p := f.start("once", "--consumer", "c", "--event-id", "e", "--lease", "2s", "--timeout", "200ms", "--", "sh", "-c", "echo up; exec sleep 1000")
-	p.until(p.stdout, "up")
-	begin := time.Now()
-	server.kill()
-	if code := p.wait(); code != exitOnceLater {
-		t.Fatalf("exit code %d, want %d: %s", code, exitOnceLater, p.stderr)
-	}
-	if took := time.Since(begin); took > killDelay {
-		t.Errorf("it took %v", took)
-	}
-	if said := p.stderr.String(); !strings.Contains(said, "the lease was lost") {
-		t.Errorf("it said %q", said)
-	}
 }
 
 func TestOnceTellsTheCommand(t *testing.T) {
@@ -252,6 +241,8 @@ func TestOnceItselfFails(t *testing.T) {
 		{[]string{"--consumers", "c", "--", "true"}, exitOnceBroken, "unknown flag"},
 		{[]string{"--consumer", "c", "--event-id", "e", "--digest", "x", "--", "true"}, exitOnceBroken, "SCHEME:HEX"},
 		{[]string{"--consumer", "c", "--event-id", "e", "--retry-exit", "256", "--", "true"}, exitOnceBroken, "1-255"},
+		{[]string{"--consumer", "c", "--event-id", "e", "--answer-exit", "128", "--", "true"}, exitOnceBroken, "129-192"},
+		{[]string{"--consumer", "c", "--event-id", "e", "--answer-exit", "193", "--", "true"}, exitOnceBroken, "129-192"},
 		{[]string{"--consumer", "c d", "--event-id", "e", "--", "true"}, exitOnceBroken, "consumer"},
 		{[]string{"--consumer", "c", "--event-id", "e", "--api-key-file", "wrong.key", "--", "true"}, exitOnceBroken, "API key"},
 		{[]string{"--consumer", "c", "--event-id", "e", "--url", "http://127.0.0.1:1", "--", "true"}, exitOnceLater, ""},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -61,22 +62,43 @@ func (o *output) write(w io.Writer, v any, table func(io.Writer)) error {
 	return tw.Flush()
 }
 
-// writeYAML goes through JSON so that both formats have the same names.
+// writeYAML goes through JSON so that both formats have the same names. JSON is
+// not quite YAML, which forbids some characters that JSON allows as they are:
+// each format is read and written by its own package.
 func writeYAML(w io.Writer, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("print as YAML: %w", err)
 	}
 	var plain any
-	if err := yaml.Unmarshal(b, &plain); err != nil { // JSON is YAML, and keeps its integers exact here
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	if err := dec.Decode(&plain); err != nil {
 		return fmt.Errorf("print as YAML: %w", err)
 	}
 	enc := yaml.NewEncoder(w)
 	enc.SetIndent(2)
-	if err := enc.Encode(plain); err != nil {
+	if err := enc.Encode(withNumbers(plain)); err != nil {
 		return fmt.Errorf("print as YAML: %w", err)
 	}
 	return enc.Close()
+}
+
+// withNumbers has the numbers of decoded JSON written in YAML digit by digit.
+func withNumbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, value := range v {
+			v[name] = withNumbers(value)
+		}
+	case []any:
+		for i, value := range v {
+			v[i] = withNumbers(value)
+		}
+	case json.Number:
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: v.String()}
+	}
+	return v
 }
 
 // asJSON is a message the way the API says it in JSON.

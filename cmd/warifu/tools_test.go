@@ -1,13 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 func TestUsage(t *testing.T) {
@@ -90,6 +94,59 @@ func TestClaimsList(t *testing.T) {
 	}
 	f.warifu("claims", "list", "--state", "DONE").want(t, exitUsage, "", "IN_DOUBT")
 	f.warifu("claims", "list", "--prefix", "a").want(t, exitUsage, "", "consumer")
+}
+
+// TestClaimsListYAML: one event ID that YAML could not hold as it is does not
+// hide the others.
+func TestClaimsListYAML(t *testing.T) {
+	t.Parallel()
+	f, server := onceFolder(t)
+	for n, event := range []string{"a", "b\x7f\u0085"} {
+		server.call("Claim", claimOf("c", event, n))
+	}
+	got := f.warifu("claims", "list", "-o", "yaml")
+	var records []struct {
+		EventID string `yaml:"eventId"`
+		Attempt int    `yaml:"attempt"`
+	}
+	if err := yaml.Unmarshal([]byte(got.stdout), &records); err != nil {
+		t.Fatalf("%v: %+v", err, got)
+	}
+	if len(records) != 2 || records[1].EventID != "b\x7f\u0085" || records[1].Attempt != 1 {
+		t.Errorf("%+v", records)
+	}
+}
+
+// TestYAMLKeepsAll: every character, and every digit.
+func TestYAMLKeepsAll(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for r := range rune(0x3000) {
+		text.WriteRune(r)
+	}
+	text.WriteString("\ufeff\ufffd\ufffe\uffff\U0001f600\U0010ffff")
+	type values struct {
+		Text  string
+		Words []string
+		Large uint64
+		Small float64
+		Yes   bool
+	}
+	want := values{text.String(), []string{"", "yes", "1", "null", "~", "- a: b", "1e3"}, 1<<64 - 1, 1e-7, true}
+	var out bytes.Buffer
+	if err := writeYAML(&out, want); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Text  string   `yaml:"Text"`
+		Words []string `yaml:"Words"`
+		Large uint64   `yaml:"Large"`
+		Small float64  `yaml:"Small"`
+		Yes   bool     `yaml:"Yes"`
+	}
+	if err := yaml.Unmarshal(out.Bytes(), &got); err != nil || !reflect.DeepEqual(values(got), want) {
+		t.Errorf("%v; got %+v", err, got)
+	}
 }
 
 func (f *folder) list(args ...string) []string {

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -49,7 +50,29 @@ func NATSProgram(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("nats: %w", err)
 	}
-	return program, os.WriteFile(program, data, 0o700) //nolint:gosec // a program
+	if err := install(program, data); err != nil {
+		return "", fmt.Errorf("nats: %w", err)
+	}
+	return program, nil
+}
+
+// install puts a program under its name when it is whole: one that was cut
+// short would be taken for good by every later run, and one that is being run
+// cannot be written to.
+func install(program string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(program), "nats-install-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o700), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), program)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return err
 }
 
 // StartNATS starts a JetStream that syncs every message before it acknowledges.
@@ -68,10 +91,7 @@ func StartNATS(ctx context.Context, program, dir string) (*process.Process, stri
 		return nil, "", err
 	}
 	address := "127.0.0.1:" + port
-	if err := p.AwaitTCP(ctx, address); err != nil {
-		return nil, "", err
-	}
-	return p, address, nil
+	return ready(ctx, p, address)
 }
 
 // natsWindow is how long message IDs are remembered; the server's default. A
@@ -87,11 +107,13 @@ func NATSClaims(ctx context.Context, address string, key func() string) (measure
 	}
 	js, err := jetstream.New(conn)
 	if err != nil {
+		conn.Close()
 		return nil, nil, fmt.Errorf("nats: %w", err)
 	}
 	if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: "claims", Subjects: []string{"claims"}, Storage: jetstream.FileStorage, Duplicates: natsWindow,
 	}); err != nil {
+		conn.Close()
 		return nil, nil, fmt.Errorf("nats: create stream: %w", err)
 	}
 	body := make([]byte, 32) // a digest's worth

@@ -20,6 +20,7 @@ import (
 // fakeNATS speaks as much of the protocol as a claim needs.
 type fakeNATS struct {
 	address string
+	stream  string // the reply to whoever asks for a stream; "": there is one
 	publish string // the reply to what is published; "": as a stream does
 	open    sync.WaitGroup
 
@@ -36,10 +37,10 @@ type message struct{ subject, reply, header, body string }
 
 const noStream = `{"error":{"code":404,"err_code":10059,"description":"stream not found"}}`
 
-func newFakeNATS(t *testing.T, publish string) *fakeNATS {
+func newFakeNATS(t *testing.T, stream, publish string) *fakeNATS {
 	t.Helper()
 	l := listen(t)
-	f := &fakeNATS{address: l.Addr().String(), publish: publish}
+	f := &fakeNATS{address: l.Addr().String(), stream: stream, publish: publish}
 	f.mu.ids = map[string]bool{}
 	f.open.Go(func() {
 		for {
@@ -107,10 +108,13 @@ func (f *fakeNATS) answer(m message) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case strings.HasPrefix(m.subject, "$JS.API.STREAM.UPDATE."):
+	case strings.HasPrefix(m.subject, "$JS.API.STREAM.UPDATE.") && f.stream == "":
 		return noStream // a new server has none
 	case strings.HasPrefix(m.subject, "$JS.API.STREAM."):
 		f.mu.configs = append(f.mu.configs, m.body)
+		if f.stream != "" {
+			return f.stream
+		}
 		return `{"type":"io.nats.jetstream.api.v1.stream_create_response","config":` + m.body + `}`
 	}
 	f.mu.messages = append(f.mu.messages, m)
@@ -124,7 +128,7 @@ func (f *fakeNATS) answer(m message) string {
 
 func TestNATSClaims(t *testing.T) {
 	t.Parallel()
-	fake := newFakeNATS(t, "")
+	fake := newFakeNATS(t, "", "")
 	checkNATSClaims(t, fake.address)
 	fake.mu.Lock()
 	defer fake.mu.Unlock()
@@ -190,7 +194,7 @@ func TestNATSRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			fake := newFakeNATS(t, c.reply)
+			fake := newFakeNATS(t, "", c.reply)
 			op, end, err := NATSClaims(t.Context(), fake.address, keys("event-1"))
 			if err != nil {
 				t.Fatal(err)
@@ -205,6 +209,15 @@ func TestNATSRefuses(t *testing.T) {
 	}
 }
 
+func TestNATSRefusesStream(t *testing.T) {
+	t.Parallel()
+	fake := newFakeNATS(t, `{"error":{"code":500,"err_code":10047,"description":"insufficient storage"}}`, "")
+	op, end, err := NATSClaims(t.Context(), fake.address, keys())
+	if err == nil || !strings.Contains(err.Error(), "nats: create stream: ") || op != nil || end != nil {
+		t.Errorf("claims without a stream: %v", err)
+	}
+}
+
 func TestNATSIsGone(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
@@ -216,7 +229,7 @@ func TestNATSIsGone(t *testing.T) {
 		t.Errorf("claims of nobody: %v", err)
 	}
 
-	fake := newFakeNATS(t, "")
+	fake := newFakeNATS(t, "", "")
 	op, end, err = NATSClaims(t.Context(), fake.address, keys("event-1"))
 	if err != nil {
 		t.Fatal(err)

@@ -93,6 +93,54 @@ func TestNATSIsBuiltOnce(t *testing.T) {
 	}
 }
 
+// TestNATSIsBuiltByTwo: whoever finishes later does not write into the program
+// that the other one runs already.
+func TestNATSIsBuiltByTwo(t *testing.T) {
+	b, dir := newBuilds(t), t.TempDir()
+	running := filepath.Join(dir, "running")
+	writeFile(t, running, "theirs")
+	name := "nats-server-" + NATSVersion
+	b.goDoes(fmt.Sprintf(`echo ours > "$GOBIN/nats-server"; /bin/ln '%s' '%s'`, running, filepath.Join(dir, name)))
+	program, err := NATSProgram(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{running: "theirs", program: "ours\n"} {
+		if text, err := os.ReadFile(path); err != nil || string(text) != want {
+			t.Errorf("%s is %q, %v; want %q", filepath.Base(path), text, err, want)
+		}
+	}
+	checkHolds(t, dir, name, "running")
+}
+
+// checkHolds: a folder holds these entries and no others.
+func checkHolds(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, entry := range entries {
+		got = append(got, entry.Name())
+	}
+	if !slices.Equal(got, names) {
+		t.Errorf("the folder holds %q, want %q", got, names)
+	}
+}
+
+// TestNATSIsNotInstalled: what cannot be put in its place is not left beside it.
+func TestNATSIsNotInstalled(t *testing.T) {
+	b, dir := newBuilds(t), t.TempDir()
+	name := "nats-server-" + NATSVersion
+	b.goDoes(fmt.Sprintf(`echo ours > "$GOBIN/nats-server"; /bin/mkdir '%s'`, filepath.Join(dir, name)))
+	program, err := NATSProgram(t.Context(), dir)
+	if err == nil || program != "" || !strings.Contains(err.Error(), "nats: rename ") {
+		t.Errorf("program %q, %v", program, err)
+	}
+	checkHolds(t, dir, name)
+}
+
 func TestNATSIsNotBuilt(t *testing.T) {
 	for name, c := range map[string]struct {
 		script   string // "": there is no go

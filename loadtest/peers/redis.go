@@ -5,6 +5,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"time"
@@ -39,8 +40,14 @@ func StartRedis(ctx context.Context, dir string) (*process.Process, string, erro
 		return nil, "", err
 	}
 	address := "127.0.0.1:" + port
+	return ready(ctx, p, address)
+}
+
+// ready returns a server once it listens. One that does not in time is ended:
+// it would take its share of the machine from what is measured next.
+func ready(ctx context.Context, p *process.Process, address string) (*process.Process, string, error) {
 	if err := p.AwaitTCP(ctx, address); err != nil {
-		return nil, "", err
+		return nil, "", errors.Join(err, p.Stop())
 	}
 	return p, address, nil
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/warifu/warifu/loadtest/process"
 )
 
 // The tests of StartRedis are not parallel: PATH is the whole process's.
@@ -98,10 +100,27 @@ func TestRedisNeverListens(t *testing.T) {
 	fake.awaitEnd()
 }
 
+// TestNotReady: when the wait alone runs out, the server is ended all the same.
+func TestNotReady(t *testing.T) {
+	t.Parallel()
+	fake := newProgram(t, RedisProgram, behaviour{Mute: true})
+	// The address is nobody's, and the process has a context that goes on.
+	started, err := process.Start(t.Context(), "redis", t.TempDir(), nil, fake.path, "--port", "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake.started()
+	p, address, err := ready(within(t, true), started, "127.0.0.1:0")
+	if !errors.Is(err, context.Canceled) || p != nil || address != "" {
+		t.Errorf("ready: %v at %q, %v", p, address, err)
+	}
+	fake.awaitEnd()
+}
+
 // TestRealRedis: the server does what it is told on its command line.
 func TestRealRedis(t *testing.T) {
 	if _, err := exec.LookPath(RedisProgram); err != nil {
-		t.Skipf("%v: it is in the Debian package of that name, which only the benchmarks install; the tests above use a pretended one", err)
+		t.Skipf("%v: it is in the Debian package of that name, which 'make test' installs; the tests above use a pretended one", err)
 	}
 	p, address, err := StartRedis(t.Context(), t.TempDir())
 	if err != nil {

@@ -270,8 +270,8 @@ func TestRestartWithFullMemory(t *testing.T) {
 	}
 }
 
-// fillMemory claims until no memtable may be frozen any more, one claim at a
-// time, and returns how many.
+// fillMemory claims until no memtable may be frozen any more, and returns how
+// many claims that took.
 func fillMemory(t *testing.T, s *Store) (n int) {
 	t.Helper()
 	for {
@@ -281,8 +281,8 @@ func fillMemory(t *testing.T, s *Store) (n int) {
 		if full {
 			return n
 		}
-		insertMany(t, s, fmt.Sprintf("k%d", n), 1)
-		n++
+		insertMany(t, s, fmt.Sprintf("k%d", n), 20)
+		n += 20
 	}
 }
 
