@@ -20,7 +20,7 @@ type generated interface {
 	proto.Message
 	SizeVT() int
 	MarshalToSizedBufferVT(buf []byte) (int, error)
-	UnmarshalVT(data []byte) error
+	UnmarshalVTUnsafe(data []byte) error
 }
 
 // codec is the plain codec with a short way for batches. What the short way
@@ -46,8 +46,9 @@ func (c *codec) MarshalWrite(ctx context.Context, dst io.Writer, msg any) error 
 	return err
 }
 
-// UnmarshalRead implements connect.Codec. Nothing in msg shares memory with src:
-// results are the caller's, for as long as it likes.
+// UnmarshalRead implements connect.Codec. What is decoded shares memory with one
+// copy of the reply, which the reader of the reply does not hand on: callers
+// keep results for as long as they like.
 func (c *codec) UnmarshalRead(ctx context.Context, src io.Reader, msg any) error {
 	fast, ok := msg.(generated)
 	buffered, inMemory := src.(*bytes.Buffer)
@@ -55,7 +56,7 @@ func (c *codec) UnmarshalRead(ctx context.Context, src io.Reader, msg any) error
 		return c.StableCodec.UnmarshalRead(ctx, src, msg)
 	}
 	proto.Reset(fast)
-	if fast.UnmarshalVT(buffered.Bytes()) == nil && validText(fast) {
+	if fast.UnmarshalVTUnsafe(bytes.Clone(buffered.Bytes())) == nil && validText(fast) {
 		return nil
 	}
 	return proto.Unmarshal(buffered.Bytes(), fast)

@@ -1,7 +1,9 @@
 package warifu
 
 import (
+	"bytes"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -102,8 +104,8 @@ func decidedAfter(g *warifuv1.Grant, sentAt time.Time) time.Time {
 }
 
 func readStored(op string, r *warifuv1.StoredResult) (Stored, *Error) {
-	s := Stored{
-		Body: r.GetResult(), ContentType: r.GetContentType(), Metadata: r.GetMetadata(),
+	s := Stored{ // copies: the reply of a whole batch is not to live as long as one of its results
+		Body: bytes.Clone(r.GetResult()), ContentType: strings.Clone(r.GetContentType()), Metadata: ownMap(r.GetMetadata()),
 		Omitted:     Omission(r.GetResultOmitted()), //nolint:gosec // a small enum
 		CompletedAt: timeOf(r.GetCompletedAt()),
 	}
@@ -118,6 +120,17 @@ func readStored(op string, r *warifuv1.StoredResult) (Stored, *Error) {
 		return Stored{}, distrust(op, "unknown outcome "+r.GetOutcome().String())
 	}
 	return s, nil
+}
+
+func ownMap(m map[string]string) map[string]string {
+	if m == nil {
+		return nil
+	}
+	own := make(map[string]string, len(m))
+	for name, value := range m {
+		own[strings.Clone(name)] = strings.Clone(value)
+	}
+	return own
 }
 
 func readComplete(g *Grant, r *warifuv1.CompleteResponse) *Error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"unsafe"
 
 	"google.golang.org/protobuf/proto"
 
@@ -151,4 +152,25 @@ func TestOtherRepliesAreBelievedOnlyIfTheyFit(t *testing.T) {
 			refused(t, "complete", c.Complete(t.Context(), got.Grant, Completion{}))
 		})
 	})
+}
+
+// TestStoredOwnsItsMemory: a result that a caller keeps does not keep the reply
+// of its whole batch.
+func TestStoredOwnsItsMemory(t *testing.T) {
+	t.Parallel()
+	r := &warifuv1.StoredResult{
+		Outcome: warifuv1.Outcome_OUTCOME_SUCCEEDED, Result: []byte("body"), ContentType: "text/plain",
+		Metadata: map[string]string{"name": "value"},
+	}
+	s, err := readStored(opClaim, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(s.Body) != "body" || s.ContentType != "text/plain" || s.Metadata["name"] != "value" {
+		t.Fatalf("%+v", s)
+	}
+	if &s.Body[0] == &r.Result[0] || unsafe.StringData(s.ContentType) == unsafe.StringData(r.ContentType) ||
+		unsafe.StringData(s.Metadata["name"]) == unsafe.StringData(r.Metadata["name"]) {
+		t.Error("the result shares memory with the reply")
+	}
 }

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	filterBitsPerKey = 12 // with filterHashes: 0.65 % false positives when full
-	filterHashes     = 4
+	filterBitsPerKey = 10 // with filterHashes: 0.84 % false positives when full
+	filterHashes     = 6
 	// auditEvery: one in so many negatives is read all the same. A hit is
 	// corruption.
 	auditEvery = 1024
@@ -213,8 +213,9 @@ func (s *Store) RebuildFilter(ctx context.Context) error {
 	if !f.isReady.Load() {
 		known = s.estimateRecords()
 	}
-	// A third of room: no more than 2 bytes for a key that is there.
-	capacity := max(f.keysMin, known*4/3)
+	// No more than 2 bytes for a key that is there, and as much room as that
+	// gives: each rebuild reads every key.
+	capacity := max(f.keysMin, known*8/5)
 	next := f.newGeneration(capacity)
 	s.mu.Lock()
 	f.next = next
@@ -228,7 +229,7 @@ func (s *Store) RebuildFilter(ctx context.Context) error {
 	}
 	f.install(next, capacity, count)
 	f.rebuilds.Add(1)
-	if count > capacity { // it grew by more than a third while it was built
+	if count > capacity { // it outgrew its room while it was built
 		f.count.Store(capacity - 1)
 		f.added()
 		f.count.Store(count)

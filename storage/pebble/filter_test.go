@@ -187,7 +187,7 @@ func TestFilterFalsePositiveRate(t *testing.T) {
 		}
 	}
 	if rate := float64(hits) / n; rate > 0.01 {
-		t.Fatalf("false positives %.4f, promised 0.0065", rate)
+		t.Fatalf("false positives %.4f, promised 0.0084", rate)
 	}
 }
 

@@ -34,7 +34,7 @@ const (
 	FreeBodiesMinDefault   = 256 << 20
 	FilterKeysMinDefault   = 1 << 20
 	FilterBytesMaxDefault  = 1 << 30
-	LogSegmentBytesDefault = 128 << 20
+	LogSegmentBytesDefault = 64 << 20
 )
 
 // Config says where a store lives and how it behaves. Zero values mean the
@@ -60,13 +60,13 @@ type Config struct {
 	CacheBytes    int64
 	MemTableBytes uint64
 	// LogSegmentBytes is the size of a full-grown segment of the log. Everything
-	// is in it twice; up to some frozenMax+3 of them exist.
+	// is in it twice; as many exist as hold what is in memory, and two more.
 	LogSegmentBytes int64
 	// NoFilter turns the negative-lookup filter off: every claim reads first.
 	NoFilter bool
-	// FilterKeysMin is the least capacity of the filter, in keys (1.5 bytes
-	// each); it grows by a third when it is full. FilterBytesMax bounds its memory: a
-	// fuller filter only costs reads.
+	// FilterKeysMin is the least capacity of the filter, in keys of 1.25 bytes
+	// each; it grows by three fifths of the keys when it is full. FilterBytesMax
+	// bounds its memory: a fuller filter only costs reads.
 	FilterKeysMin  int64
 	FilterBytesMax int64
 	// StallMax is how long a sync may take before the store counts as stalled

@@ -28,12 +28,15 @@ import (
 const (
 	// sealBytes are kept free at the end of a segment for its last frame.
 	sealBytes = 2 * blockBytes
+	// sealedMax is how many sealed segments may wait for a flush before one is
+	// asked for: commits that come alone fill the log long before memory.
+	sealedMax = 2
 	// zeroChunk is how much of a new segment is filled and synced at once, so
 	// that commits do not wait behind all of it.
 	zeroChunk = 4 << 20
 	// segmentGrowth is how much larger than the one before a segment is made,
 	// up to the configured size: a small store stays small.
-	segmentGrowth   = 4
+	segmentGrowth   = 2
 	segmentBytesMin = 4 << 20
 	frameBufMax     = 8 << 20 // a larger buffer is not kept
 )
@@ -157,8 +160,11 @@ func (w *wal) rotate(first uint64, need int64) error {
 	w.mu.sealed = append(w.mu.sealed, old)
 	file := w.mu.cur.file
 	w.mu.cur = p.segment
+	many := len(w.mu.sealed) >= sealedMax
 	w.mu.Unlock()
-	w.wantsFlush.Store(true)
+	if many {
+		w.wantsFlush.Store(true)
+	}
 	return file.Close()
 }
 
