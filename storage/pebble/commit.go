@@ -100,6 +100,10 @@ func (s *Store) lockToWrite(ctx context.Context) error {
 	})
 	defer wake()
 	for full() {
+		if s.isClosing() {
+			s.mu.Unlock()
+			return storage.ErrClosed
+		}
 		if err := errors.Join(s.mu.flushFailed, context.Cause(ctx)); err != nil {
 			s.mu.Unlock()
 			return fmt.Errorf("memory is full and is not written out: %w: %w", storage.ErrUnavailable, err)
@@ -166,13 +170,13 @@ func (s *Store) latest(c *commit) *commit {
 
 // beat commits nothing but clock and sequence: it shows that the disk still
 // answers and carries the clock's high-water mark.
-func (s *Store) beat() error {
+func (s *Store) beat(ctx context.Context) error {
 	s.life.RLock()
 	defer s.life.RUnlock()
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if err := s.lockToWrite(context.Background()); err != nil {
+	if err := s.lockToWrite(ctx); err != nil {
 		return err
 	}
 	now, _ := s.clock.now()

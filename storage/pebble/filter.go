@@ -179,6 +179,7 @@ func (s *Store) runFilter(ctx context.Context) error {
 	}
 	retry := time.NewTimer(0)
 	defer retry.Stop()
+	failed := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -187,11 +188,12 @@ func (s *Store) runFilter(ctx context.Context) error {
 			return nil
 		case <-s.filter.grow:
 		case <-retry.C:
-			if s.filter.isReady.Load() {
+			if s.filter.isReady.Load() && !failed {
 				continue
 			}
 		}
 		err := s.RebuildFilter(ctx)
+		failed = err != nil
 		switch {
 		case err == nil, ctx.Err() != nil, errors.Is(err, storage.ErrClosed):
 		case errors.Is(err, storage.ErrDamaged):
@@ -307,12 +309,10 @@ func (s *Store) scanKeys(ctx context.Context, each func(key []byte) error) (err 
 }
 
 func (s *Store) interrupted(ctx context.Context) error {
-	select {
-	case <-s.closing:
+	if s.isClosing() {
 		return storage.ErrClosed
-	default:
-		return ctx.Err()
 	}
+	return ctx.Err()
 }
 
 // Scan implements storage.Store.

@@ -21,6 +21,9 @@ const (
 	// sublevelsMax is how many tables may lie over each other in the engine's
 	// first level before flushes wait for compactions: each costs every read.
 	sublevelsMax = 24
+	// compactionWait is how long one flush waits for that. It goes on then: where
+	// compactions fail, it is what starts them again.
+	compactionWait = 2 * time.Second
 	// flushRetry is how long to wait after a flush that failed.
 	flushRetry = time.Second
 )
@@ -67,6 +70,15 @@ func (f *flusher) stop() {
 	<-f.ended
 }
 
+func (f *flusher) quits() bool {
+	select {
+	case <-f.quit:
+		return true
+	default:
+		return false
+	}
+}
+
 // sleep reports whether to go on after the flusher was idle for d.
 func (f *flusher) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -87,7 +99,7 @@ func (s *Store) runFlusher() {
 			return
 		case <-s.flusher.wake:
 		}
-		for m := s.oldestFrozen(); m != nil; m = s.oldestFrozen() {
+		for m := s.oldestFrozen(); m != nil && !s.flusher.quits(); m = s.oldestFrozen() {
 			if !s.flushFrozen(m) {
 				return
 			}
@@ -110,8 +122,9 @@ func (s *Store) flushFrozen(m *memtable) bool {
 	if !s.waitForCompactions() {
 		return false
 	}
+	segment := s.wal.holding(m.meta.seq)
 	for {
-		err := s.flush(m, s.wal.holding(m.meta.seq))
+		err := s.flush(m, segment)
 		if err == nil {
 			break
 		}
@@ -130,18 +143,22 @@ func (s *Store) flushFrozen(m *memtable) bool {
 	s.room.Broadcast()
 	s.mu.Unlock()
 	close(m.flushed)
-	if err := s.wal.flushed(m.meta.seq); err != nil {
+	if err := s.wal.flushed(segment); err != nil {
 		s.cfg.Logger.Error("a part of the log that is no longer needed cannot be deleted; it is when the store is opened", "cause", err)
 	}
 	return true
 }
 
-// waitForCompactions waits while the engine's first level is too high, and
-// reports whether to go on.
+// waitForCompactions holds a flush back while the engine's first level is too
+// high, and reports whether to go on.
 func (s *Store) waitForCompactions() bool {
+	enough := time.NewTimer(compactionWait)
+	defer enough.Stop()
 	for s.db.Metrics().Levels[0].Sublevels >= sublevelsMax {
 		select {
 		case <-s.flusher.compacted:
+		case <-enough.C:
+			return true
 		case <-s.flusher.quit:
 			return false
 		}
@@ -164,7 +181,7 @@ func (s *Store) flushDue(ctx context.Context, due int64) error {
 		s.mu.Unlock()
 		select {
 		case <-oldest.flushed:
-		case <-s.flusher.ended:
+		case <-s.closing:
 			return storage.ErrClosed
 		case <-ctx.Done():
 			return fmt.Errorf("write out what is due: %w: %w", storage.ErrUnavailable, context.Cause(ctx))

@@ -19,18 +19,18 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // frame is what one sync made durable.
 type frame struct {
-	segment uint64 // the number of its segment: a file that is used again holds old frames
-	first   uint64 // sequence number of its first commit, or of the one to come
-	seals   bool
-	body    []byte
-	size    int // of one copy
+	nonce uint64 // that of its segment
+	first uint64 // sequence number of its first commit, or of the one to come
+	seals bool
+	body  []byte
+	size  int // of one copy
 }
 
 var zeroBlock [blockBytes]byte
 
 // finishFrame fills in the header of a frame whose body follows it in b, and
 // appends padding and the second copy.
-func finishFrame(b []byte, segment, first uint64, seals bool) []byte {
+func finishFrame(b []byte, nonce, first uint64, seals bool) []byte {
 	binary.LittleEndian.PutUint32(b, frameMagic)
 	binary.LittleEndian.PutUint32(b[8:], uint32(len(b)-frameHeader))
 	var flags uint32
@@ -39,7 +39,7 @@ func finishFrame(b []byte, segment, first uint64, seals bool) []byte {
 	}
 	binary.LittleEndian.PutUint32(b[12:], flags)
 	binary.LittleEndian.PutUint64(b[16:], first)
-	binary.LittleEndian.PutUint64(b[24:], segment)
+	binary.LittleEndian.PutUint64(b[24:], nonce)
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
 	b = append(b, zeroBlock[:padding(len(b))]...)
 	return append(b, b...)
@@ -62,27 +62,44 @@ func parseFrame(b []byte) (frame, bool) {
 	}
 	size := frameHeader + n
 	return frame{
-		segment: binary.LittleEndian.Uint64(b[24:]),
-		first:   binary.LittleEndian.Uint64(b[16:]),
-		seals:   binary.LittleEndian.Uint32(b[12:])&frameSeals != 0,
-		body:    b[frameHeader:size],
-		size:    size + padding(size),
+		nonce: binary.LittleEndian.Uint64(b[24:]),
+		first: binary.LittleEndian.Uint64(b[16:]),
+		seals: binary.LittleEndian.Uint32(b[12:])&frameSeals != 0,
+		body:  b[frameHeader:size],
+		size:  size + padding(size),
 	}, true
 }
 
-func headerBlock(number uint64, size int64) []byte {
+// header is what a segment says of itself. Its frames carry the nonce, which is
+// drawn when a segment is begun and never leaves the store: neither what a file
+// held before it was used again, nor what a caller puts into a result in the
+// shape of a frame, is taken for one.
+type header struct {
+	number uint64
+	size   int64
+	nonce  uint64
+}
+
+const headerLen = 32
+
+func (h header) block() []byte {
 	b := make([]byte, blockBytes)
 	binary.LittleEndian.PutUint32(b, segmentMagic)
-	binary.LittleEndian.PutUint64(b[8:], number)
-	binary.LittleEndian.PutUint64(b[16:], uint64(size))
-	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:24], castagnoli))
+	binary.LittleEndian.PutUint64(b[8:], h.number)
+	binary.LittleEndian.PutUint64(b[16:], uint64(h.size))
+	binary.LittleEndian.PutUint64(b[24:], h.nonce)
+	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:headerLen], castagnoli))
 	return b
 }
 
-func parseHeader(b []byte) (number uint64, size int64, ok bool) {
-	if len(b) < 24 || binary.LittleEndian.Uint32(b) != segmentMagic ||
-		crc32.Checksum(b[8:24], castagnoli) != binary.LittleEndian.Uint32(b[4:]) {
-		return 0, 0, false
+func parseHeader(b []byte) (header, bool) {
+	if len(b) < headerLen || binary.LittleEndian.Uint32(b) != segmentMagic ||
+		crc32.Checksum(b[8:headerLen], castagnoli) != binary.LittleEndian.Uint32(b[4:]) {
+		return header{}, false
 	}
-	return binary.LittleEndian.Uint64(b[8:]), int64(binary.LittleEndian.Uint64(b[16:])), true
+	return header{
+		number: binary.LittleEndian.Uint64(b[8:]),
+		size:   int64(binary.LittleEndian.Uint64(b[16:])),
+		nonce:  binary.LittleEndian.Uint64(b[24:]),
+	}, true
 }

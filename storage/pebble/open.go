@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -126,7 +127,10 @@ func (s *Store) create() error {
 	if holds {
 		return s.refuse("its identity file is missing but it holds claims")
 	}
-	if err := errors.Join(s.wal.begin(firstSegment), s.wal.close()); err != nil {
+	if err := s.wal.begin(firstSegment); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	if err := s.wal.close(); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	if err := s.writeIdentity(); err != nil {
@@ -171,17 +175,22 @@ func (s *Store) openExisting() error {
 	s.filter.init(s.cfg, last.seq == 0)
 	s.syncer.start(s)
 	go s.runFlusher()
-	if err := s.beat(); err != nil {
+	if err := s.beat(context.Background()); err != nil {
 		return errors.Join(err, s.stop())
 	}
 	return nil
 }
 
+// openFailed tells damage from what may be gone at the next start: a full disk,
+// say.
 func (s *Store) openFailed(err error) error {
 	if errors.Is(err, storage.ErrDamaged) {
 		return err
 	}
-	return s.refuse(err.Error())
+	if errors.Is(err, errLog) || errors.Is(err, errBadKey) || errors.Is(err, errBadRecord) || pebble.IsCorruptionError(err) {
+		return s.refuse(err.Error())
+	}
+	return fmt.Errorf("open store: %s: %w", s.cfg.Dir, err)
 }
 
 // openDB opens the engine. It has no log of its own: all that it holds comes in

@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"hash/maphash"
 
@@ -78,16 +79,16 @@ func (s *Store) decode(value, encoded []byte, key claim.Key, rec *claim.Record) 
 	return bodyAside, s.failed("read", err)
 }
 
-// readBody loads a body stored aside, outside the lock. A sweep or a forget
-// between the two reads leaves the record without one; it is read again then,
-// and gone or changed.
+// readBody loads a body stored aside, outside the lock. Between the two reads a
+// sweep or a forget may have taken it, and a new life brought another: then both
+// are read again.
 func (s *Store) readBody(encoded []byte, rec *claim.Record) error {
 	bodyKey := appendBodyKey(nil, encoded)
 	s.mu.Lock()
 	value := s.memory(maphash.Bytes(s.seed, bodyKey), bodyKey)
 	s.mu.Unlock()
 	ok, err := s.loadBody(value, bodyKey, rec)
-	if err != nil || ok {
+	if err != nil || ok && sha256.Sum256(rec.Completion.Body) == rec.Completion.Sum {
 		return err
 	}
 	s.mu.Lock()

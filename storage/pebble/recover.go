@@ -84,7 +84,8 @@ func (s *Store) beginLog(mem *memtable, segment uint64) error {
 		return err
 	}
 	if err := s.flush(mem, number); err != nil {
-		return errors.Join(err, s.wal.close())
+		// Nothing is in the new segment: starts that fail do not fill the disk.
+		return errors.Join(err, s.wal.close(), s.cfg.FS.Remove(s.wal.path(number)))
 	}
 	for _, n := range old {
 		if err := s.cfg.FS.Remove(s.cfg.FS.PathJoin(s.cfg.Dir, segmentName(n))); err != nil {

@@ -19,11 +19,11 @@ var errLog = errors.New("its log is damaged")
 func replay(fs vfs.FS, dir string, number, seq uint64, each func(segment uint64, m meta, ops []byte) error) error {
 	r := replayer{seq: seq, each: each}
 	for {
-		data, err := readSegment(fs, dir, number)
+		data, nonce, err := readSegment(fs, dir, number)
 		if err != nil {
 			return err
 		}
-		sealed, err := r.segment(number, data)
+		sealed, err := r.segment(number, nonce, data)
 		if err != nil {
 			return err
 		}
@@ -34,31 +34,38 @@ func replay(fs vfs.FS, dir string, number, seq uint64, each func(segment uint64,
 	}
 }
 
-// readSegment returns a segment's blocks, headers included.
-func readSegment(fs vfs.FS, dir string, number uint64) ([]byte, error) {
-	data, err := readFile(fs, fs.PathJoin(dir, segmentName(number)))
+// readSegment returns a segment's blocks, headers included, and its nonce.
+func readSegment(fs vfs.FS, dir string, number uint64) ([]byte, uint64, error) {
+	name := segmentName(number)
+	data, err := readFile(fs, fs.PathJoin(dir, name))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s is missing", errLog, segmentName(number))
+		return nil, 0, fmt.Errorf("%w: %s is missing", errLog, name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: read %s: %w", errLog, segmentName(number), err)
+		return nil, 0, fmt.Errorf("%w: read %s: %w", errLog, name, err)
 	}
+	h, ok := readHeader(data)
+	switch {
+	case !ok:
+		return nil, 0, fmt.Errorf("%w: %s has no readable header", errLog, name)
+	case h.number != number:
+		return nil, 0, fmt.Errorf("%w: %s says that it is number %d", errLog, name, h.number)
+	case h.size != int64(len(data)):
+		return nil, 0, fmt.Errorf("%w: %s has %d bytes of %d", errLog, name, len(data), h.size)
+	}
+	return data, h.nonce, nil
+}
+
+// readHeader reads whichever copy of a segment's header is readable.
+func readHeader(data []byte) (h header, ok bool) {
 	for _, at := range [...]int{0, blockBytes} {
-		if at >= len(data) {
-			break
+		if at < len(data) {
+			if h, ok = parseHeader(data[at:]); ok {
+				return h, true
+			}
 		}
-		got, size, ok := parseHeader(data[at:])
-		switch {
-		case !ok:
-			continue
-		case got != number:
-			return nil, fmt.Errorf("%w: %s says that it is number %d", errLog, segmentName(number), got)
-		case size != int64(len(data)):
-			return nil, fmt.Errorf("%w: %s has %d bytes of %d", errLog, segmentName(number), len(data), size)
-		}
-		return data, nil
 	}
-	return nil, fmt.Errorf("%w: %s has no readable header", errLog, segmentName(number))
+	return header{}, false
 }
 
 // replayer walks frames.
@@ -69,9 +76,9 @@ type replayer struct {
 }
 
 // segment replays one segment and reports whether another follows.
-func (r *replayer) segment(number uint64, data []byte) (sealed bool, err error) {
+func (r *replayer) segment(number, nonce uint64, data []byte) (sealed bool, err error) {
 	for off := framesFrom; off < len(data); {
-		f, ok, err := r.find(number, data, off)
+		f, ok, err := r.find(nonce, data, off)
 		if err != nil {
 			return false, fmt.Errorf("%w: %s: %w", errLog, segmentName(number), err)
 		}
@@ -96,8 +103,12 @@ func (r *replayer) unused(fs vfs.FS, dir string, number uint64) error {
 	if err != nil {
 		return fmt.Errorf("%w: read %s: %w", errLog, segmentName(number), err)
 	}
+	h, ok := readHeader(data)
+	if !ok || h.number != number {
+		return nil // its preparation was interrupted
+	}
 	for off := framesFrom; off < len(data); off += blockBytes {
-		if f, ok := parseFrame(data[off:]); ok && f.segment == number {
+		if f, ok := parseFrame(data[off:]); ok && f.nonce == h.nonce {
 			return fmt.Errorf("%w: %s goes on, and the one before it is not sealed", errLog, segmentName(number))
 		}
 	}
@@ -107,11 +118,11 @@ func (r *replayer) unused(fs vfs.FS, dir string, number uint64) error {
 // find returns the frame that begins at off, from its second copy if need be.
 // There is none at the end of the log, and then nothing valid may come later
 // either: that would mean that something in between is lost.
-func (r *replayer) find(number uint64, data []byte, off int) (frame, bool, error) {
+func (r *replayer) find(nonce uint64, data []byte, off int) (frame, bool, error) {
 	for at := off; at < len(data); at += blockBytes {
 		f, ok := parseFrame(data[at:])
 		switch {
-		case !ok || f.segment != number:
+		case !ok || f.nonce != nonce:
 		case r.next == 0 && f.first > r.seq+1:
 			return frame{}, false, fmt.Errorf("commits %d to %d are missing", r.seq+1, f.first-1)
 		case r.next != 0 && f.first != r.next:

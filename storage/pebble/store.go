@@ -37,6 +37,9 @@ const (
 	LogSegmentBytesDefault = 64 << 20
 )
 
+// memTableBytesMax keeps what a memtable holds within the reach of its refs.
+const memTableBytesMax = 1 << 30
+
 // Config says where a store lives and how it behaves. Zero values mean the
 // defaults.
 type Config struct {
@@ -128,8 +131,11 @@ func (c Config) validate() error {
 	if c.SweepGrace < 0 {
 		errs = append(errs, errors.New("pebble: SweepGrace is negative"))
 	}
-	if c.LogSegmentBytes < 0 || c.LogSegmentBytes%blockBytes != 0 {
-		errs = append(errs, fmt.Errorf("pebble: LogSegmentBytes is no multiple of %d", blockBytes))
+	if n := c.LogSegmentBytes; n != 0 && (n < logSegmentBytesMin || n%blockBytes != 0) {
+		errs = append(errs, fmt.Errorf("pebble: LogSegmentBytes is not a multiple of %d and at least %d", blockBytes, logSegmentBytesMin))
+	}
+	if c.MemTableBytes > memTableBytesMax {
+		errs = append(errs, fmt.Errorf("pebble: MemTableBytes exceeds %d", memTableBytesMax))
 	}
 	if c.FreeBodiesMin > c.FreeClaimsMin {
 		errs = append(errs, errors.New("pebble: FreeBodiesMin exceeds FreeClaimsMin: claims must be refused first"))
@@ -205,12 +211,19 @@ func (s *Store) Ready(context.Context) error {
 	return nil
 }
 
-// usable reports why the store cannot be asked at all, if so.
-func (s *Store) usable() error {
+func (s *Store) isClosing() bool {
 	select {
 	case <-s.closing:
-		return storage.ErrClosed
+		return true
 	default:
+		return false
+	}
+}
+
+// usable reports why the store cannot be asked at all, if so.
+func (s *Store) usable() error {
+	if s.isClosing() {
+		return storage.ErrClosed
 	}
 	if err := s.damage.Load(); err != nil {
 		return *err
@@ -266,10 +279,8 @@ func (s *Store) ConfirmClock() { s.clock.confirm() }
 func (s *Store) Stats(context.Context) (storage.Stats, error) {
 	s.life.RLock()
 	defer s.life.RUnlock()
-	select {
-	case <-s.closing:
+	if s.isClosing() {
 		return storage.Stats{}, storage.ErrClosed
-	default:
 	}
 	m := s.db.Metrics()
 	return storage.Stats{
@@ -284,6 +295,9 @@ func (s *Store) Close() error {
 	err := storage.ErrClosed
 	s.once.Do(func() {
 		close(s.closing)
+		s.mu.Lock()
+		s.room.Broadcast()
+		s.mu.Unlock()
 		s.life.Lock()
 		defer s.life.Unlock()
 		err = errors.Join(s.stop(), s.lock.Close())

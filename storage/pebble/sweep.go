@@ -27,7 +27,7 @@ type candidates struct {
 	keys   [][]byte
 	cursor []byte // where the next step begins; nil at the end
 	used   []byte // entries before this key are used up; nil: none
-	from   []byte // first entry of the step
+	from   []byte // first of them
 }
 
 // Sweep implements storage.Store.
@@ -67,18 +67,18 @@ func (s *Store) Sweep(ctx context.Context, sw storage.Sweep) (storage.Swept, err
 // sweepCandidates collects up to the limit of due keys. The cursor is an index
 // key and, after it, how many keys of that entry were dealt with.
 func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidates, err error) {
-	lower, skip := indexLower, 0
+	at := sweepCursor{entry: indexLower}
 	if sw.Cursor != nil {
-		if lower, skip, err = parseSweepCursor(sw.Cursor); err != nil {
+		if at, err = parseSweepCursor(sw.Cursor); err != nil {
 			return cand, err
 		}
 	}
 	due := now.Add(-s.cfg.SweepGrace)
 	upper := indexKey(bucketOf(due)+1, 0, 0)
-	if bytes.Compare(lower, upper) >= 0 {
+	if bytes.Compare(at.entry, upper) >= 0 {
 		return cand, nil
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: at.entry, UpperBound: upper})
 	if err != nil {
 		return cand, s.failed("sweep", err)
 	}
@@ -86,48 +86,72 @@ func (s *Store) sweepCandidates(sw storage.Sweep, now claim.Time) (cand candidat
 	whole := indexKey(bucketOf(due), 0, 0) // entries before it are due as a whole
 	for ok := it.First(); ok; ok = it.Next() {
 		entry := bytes.Clone(it.Key())
-		if cand.from == nil {
-			cand.from = entry
+		if at.done == 0 || !bytes.Equal(entry, at.entry) {
+			at = sweepCursor{entry: entry, whole: bytes.Compare(entry, whole) < 0}
 		}
-		n := 0
-		full := false
-		err := eachIndexed(it.Value(), func(key []byte) error {
-			if n++; n <= skip {
-				return nil
-			}
-			if len(cand.keys) == sw.Limit {
-				full = true
-				return errStop
-			}
-			cand.keys = append(cand.keys, bytes.Clone(key))
-			return nil
-		})
-		if full {
-			cand.cursor = sweepCursor(entry, n-1)
-			return cand, nil
-		}
-		if err != nil {
+		if done, err := cand.take(it.Value(), &at, sw.Limit); err != nil || !done {
 			return cand, s.failed("sweep", err)
 		}
-		skip = 0
-		if bytes.Compare(entry, whole) < 0 {
-			cand.used = append(bytes.Clone(entry), 0)
-		}
+		at.done = 0
 	}
 	return cand, s.failed("sweep", it.Error())
 }
 
-var errStop = errors.New("stop")
-
-func sweepCursor(entry []byte, done int) []byte {
-	return binary.BigEndian.AppendUint32(slices.Clone(entry), uint32(done))
+// take adds the keys of one entry, from where at stands, and reports whether
+// there was room for all of them; otherwise at is where the next step begins.
+func (c *candidates) take(data []byte, at *sweepCursor, limit int) (done bool, err error) {
+	n := 0
+	err = eachIndexed(data, func(key []byte) error {
+		if n++; n <= at.done {
+			return nil
+		}
+		if len(c.keys) == limit {
+			return errStop
+		}
+		c.keys = append(c.keys, bytes.Clone(key))
+		return nil
+	})
+	if errors.Is(err, errStop) {
+		at.done = n - 1
+		c.cursor = at.encode()
+		return false, nil
+	}
+	if err == nil && at.whole {
+		if c.used == nil {
+			c.from = at.entry
+		}
+		c.used = append(bytes.Clone(at.entry), 0)
+	}
+	return true, err
 }
 
-func parseSweepCursor(c []byte) (entry []byte, done int, err error) {
-	if len(c) != indexKeyLen+4 || c[0] != indexPrefix {
-		return nil, 0, storage.ErrCursor
+var errStop = errors.New("stop")
+
+// sweepCursor is where a step begins: an index entry and how many of its keys
+// were looked at. whole: all of it was due when the first of them was. An entry
+// that became due in between is not used up: its first keys may have been left.
+type sweepCursor struct {
+	entry []byte
+	done  int
+	whole bool
+}
+
+const cursorWhole = 1 << 31
+
+func (c *sweepCursor) encode() []byte {
+	n := uint32(c.done)
+	if c.whole {
+		n |= cursorWhole
 	}
-	return slices.Clone(c[:indexKeyLen]), int(binary.BigEndian.Uint32(c[indexKeyLen:])), nil
+	return binary.BigEndian.AppendUint32(slices.Clone(c.entry), n)
+}
+
+func parseSweepCursor(b []byte) (sweepCursor, error) {
+	if len(b) != indexKeyLen+4 || b[0] != indexPrefix {
+		return sweepCursor{}, storage.ErrCursor
+	}
+	n := binary.BigEndian.Uint32(b[indexKeyLen:])
+	return sweepCursor{slices.Clone(b[:indexKeyLen]), int(n &^ cursorWhole), n&cursorWhole != 0}, nil
 }
 
 // sweepDelete deletes what is still due and the index entries that are used up.

@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -35,10 +36,14 @@ const (
 	// that commits do not wait behind all of it.
 	zeroChunk = 4 << 20
 	// segmentGrowth is how much larger than the one before a segment is made,
-	// up to the configured size: a small store stays small.
+	// up to the configured size, where at least one byte in segmentUseful is an
+	// operation: a small store stays small, and an idle one, too.
 	segmentGrowth   = 2
+	segmentUseful   = 8
 	segmentBytesMin = 4 << 20
 	frameBufMax     = 8 << 20 // a larger buffer is not kept
+	// logSegmentBytesMin has room for headers, seal and a small frame.
+	logSegmentBytesMin = framesFrom + sealBytes + 2*blockBytes
 )
 
 const walPrefix = "wal."
@@ -47,11 +52,10 @@ func segmentName(number uint64) string { return fmt.Sprintf("%s%06d", walPrefix,
 
 // segment is one file of the log.
 type segment struct {
-	number uint64
-	size   int64
-	off    int64    // where the next frame goes
-	file   vfs.File // nil once sealed
-	last   uint64   // sequence number of its last commit, once sealed
+	header
+	off  int64    // where the next frame goes
+	file vfs.File // nil once sealed
+	last uint64   // sequence number of its last commit, once sealed
 }
 
 // wal appends frames. write belongs to the goroutine that syncs commits; mu
@@ -61,6 +65,7 @@ type wal struct {
 	dir     string
 	sizeMax int64
 	buf     []byte
+	useful  int64         // bytes of operations in the current segment
 	next    chan prepared // the segment to come, once it was asked for
 
 	// wantsFlush asks for the memtable to be frozen, so that segments end.
@@ -100,7 +105,9 @@ func (w *wal) begin(number uint64) error {
 func (w *wal) write(group []*commit) error {
 	b := w.buf[:0]
 	b = append(b, zeroBlock[:frameHeader]...)
+	ops := int64(0)
 	for _, c := range group {
+		ops += int64(len(c.ops))
 		b = c.append(b)
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(c.ops)))
 		b = append(b, c.ops...)
@@ -111,13 +118,14 @@ func (w *wal) write(group []*commit) error {
 			return err
 		}
 	}
-	b = finishFrame(b, w.mu.cur.number, first, false)
+	b = finishFrame(b, w.mu.cur.nonce, first, false)
 	if w.buf = b; cap(b) > frameBufMax {
 		w.buf = nil
 	}
 	if err := w.append(b); err != nil {
 		return err
 	}
+	w.useful += ops
 	if s := &w.mu.cur; w.next == nil && s.off > s.size/2 {
 		w.prepare(0)
 	}
@@ -139,19 +147,11 @@ func (w *wal) append(b []byte) error {
 // rotate seals the current segment and goes on in the next, which has room for
 // a frame of need bytes. first is the sequence number of the commit to come.
 func (w *wal) rotate(first uint64, need int64) error {
-	need += framesFrom + sealBytes
-	if w.next == nil {
-		w.prepare(need)
-	}
-	p := <-w.next
-	w.next = nil
-	if p.err == nil && p.segment.size < need {
-		p = w.enlarge(p.segment, need)
-	}
+	p := w.take(need + framesFrom + sealBytes)
 	if p.err != nil {
 		return fmt.Errorf("extend log: %w", p.err)
 	}
-	if err := w.append(finishFrame(make([]byte, frameHeader), w.mu.cur.number, first, true)); err != nil {
+	if err := w.append(finishFrame(make([]byte, frameHeader), w.mu.cur.nonce, first, true)); err != nil {
 		return errors.Join(err, p.segment.file.Close())
 	}
 	w.mu.Lock()
@@ -160,6 +160,7 @@ func (w *wal) rotate(first uint64, need int64) error {
 	w.mu.sealed = append(w.mu.sealed, old)
 	file := w.mu.cur.file
 	w.mu.cur = p.segment
+	w.useful = 0
 	many := len(w.mu.sealed) >= sealedMax
 	w.mu.Unlock()
 	if many {
@@ -168,9 +169,38 @@ func (w *wal) rotate(first uint64, need int64) error {
 	return file.Close()
 }
 
+// take returns the next segment, of at least need bytes. One that was prepared
+// in vain, for want of room perhaps, is tried again.
+func (w *wal) take(need int64) prepared {
+	for range 2 {
+		if w.next == nil {
+			w.prepare(need)
+		}
+		p := <-w.next
+		w.next = nil
+		switch {
+		case p.err != nil:
+		case p.segment.size < need:
+			if err := p.segment.file.Close(); err != nil {
+				return prepared{err: err}
+			}
+		default:
+			return p
+		}
+	}
+	w.prepare(need)
+	p := <-w.next
+	w.next = nil
+	return p
+}
+
 // prepare makes the next segment ready in the background.
 func (w *wal) prepare(need int64) {
-	number, size := w.mu.cur.number+1, max(need, min(w.mu.cur.size*segmentGrowth, w.sizeMax))
+	size := w.mu.cur.size
+	if w.useful > w.mu.cur.off/segmentUseful {
+		size *= segmentGrowth
+	}
+	number, size := w.mu.cur.number+1, max(need, min(size, w.sizeMax))
 	next := make(chan prepared, 1)
 	w.next = next
 	go func() {
@@ -180,15 +210,6 @@ func (w *wal) prepare(need int64) {
 		}
 		next <- prepared{s, err}
 	}()
-}
-
-// enlarge replaces a prepared segment by a larger one.
-func (w *wal) enlarge(s segment, need int64) prepared {
-	if err := s.file.Close(); err != nil {
-		return prepared{err: err}
-	}
-	next, err := w.create(s.number, need)
-	return prepared{next, err}
 }
 
 // reuse turns a spare segment into the one with the given number, or makes one.
@@ -237,14 +258,18 @@ func (w *wal) head(number uint64, size int64) (segment, error) {
 	if err != nil {
 		return segment{}, err
 	}
-	b := headerBlock(number, size)
-	if _, err = f.WriteAt(append(b, b...), 0); err == nil {
-		err = f.Sync()
+	var nonce [8]byte
+	if _, err = rand.Read(nonce[:]); err == nil {
+		h := header{number: number, size: size, nonce: binary.LittleEndian.Uint64(nonce[:])}
+		b := h.block()
+		if _, err = f.WriteAt(append(b, b...), 0); err == nil {
+			err = f.Sync()
+		}
+		if err == nil {
+			return segment{header: h, off: framesFrom, file: f}, nil
+		}
 	}
-	if err != nil {
-		return segment{}, errors.Join(err, f.Close())
-	}
-	return segment{number: number, size: size, off: framesFrom, file: f}, nil
+	return segment{}, errors.Join(err, f.Close())
 }
 
 func (w *wal) path(number uint64) string { return w.fs.PathJoin(w.dir, segmentName(number)) }
@@ -262,12 +287,11 @@ func (w *wal) holding(seq uint64) uint64 {
 	return w.mu.cur.number
 }
 
-// flushed lets go of the segments that a start no longer needs: the engine has
-// everything up to seq.
-func (w *wal) flushed(seq uint64) error {
+// flushed lets go of the segments before the one that a start begins with now.
+func (w *wal) flushed(first uint64) error {
 	w.mu.Lock()
 	var gone []segment
-	for len(w.mu.sealed) > 0 && w.mu.sealed[0].last <= seq {
+	for len(w.mu.sealed) > 0 && w.mu.sealed[0].number < first {
 		s := w.mu.sealed[0]
 		w.mu.sealed = w.mu.sealed[1:]
 		if s.size == w.sizeMax && len(w.mu.spare) == 0 {

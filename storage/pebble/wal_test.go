@@ -162,7 +162,7 @@ func TestLogRefuses(t *testing.T) {
 		{"both copies of a frame with others behind", 1, both(1)},
 		{"both copies of the first frame", 1, both(0)},
 		{"both copies of a seal", 1, both(4)},
-		{"another segment in this one's place", 2, func([]byte) []byte { return headerBlock(1, blockBytes) }},
+		{"another segment in this one's place", 2, func([]byte) []byte { return header{number: 1, size: blockBytes}.block() }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -202,7 +202,7 @@ func TestLogUsesSegmentsAgain(t *testing.T) {
 			}
 			done := l.seq - lag
 			from := l.wal.holding(done)
-			if err := l.wal.flushed(done); err != nil {
+			if err := l.wal.flushed(from); err != nil {
 				t.Fatal(err)
 			}
 			l.expect(fmt.Sprintf("%d behind", lag), from, done, l.want[done:])
@@ -230,7 +230,7 @@ func TestLogTakesLargeFrames(t *testing.T) {
 	l.write(1, 10)
 	l.write(1, 10*testSegmentBytes)
 	l.expect("large", 1, 0, l.want)
-	if err := l.wal.flushed(l.seq - 1); err != nil {
+	if err := l.wal.flushed(l.wal.holding(l.seq - 1)); err != nil {
 		t.Fatal(err)
 	}
 	if len(l.wal.mu.spare) > 0 && l.wal.mu.spare[0].size != testSegmentBytes {
@@ -253,9 +253,17 @@ func TestLogGrows(t *testing.T) {
 		if w.mu.cur.number == 4 {
 			break
 		}
+		w.useful = want // it held operations
 		if err := w.rotate(1, blockBytes); err != nil {
 			t.Fatal(err)
 		}
+	}
+	before := w.mu.cur.size
+	if err := w.rotate(1, blockBytes); err != nil { // it held nothing but beats
+		t.Fatal(err)
+	}
+	if w.mu.cur.size > before {
+		t.Errorf("an idle log grew from %d to %d", before, w.mu.cur.size)
 	}
 	if err := w.close(); err != nil {
 		t.Fatal(err)

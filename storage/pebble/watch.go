@@ -40,7 +40,7 @@ func (s *Store) runWatch(ctx context.Context) error {
 		case <-tick.C:
 		}
 		s.measureSpace()
-		if err := s.watchBeat(); err != nil && !errors.Is(err, storage.ErrClosed) {
+		if err := s.watchBeat(ctx); err != nil && !errors.Is(err, storage.ErrClosed) && ctx.Err() == nil {
 			s.cfg.Logger.Warn("the disk did not take a beat", "cause", err)
 		}
 		if err := s.damage.Load(); err != nil {
@@ -49,9 +49,9 @@ func (s *Store) runWatch(ctx context.Context) error {
 	}
 }
 
-func (s *Store) watchBeat() error {
+func (s *Store) watchBeat(ctx context.Context) error {
 	came := make(chan error, 1)
-	go func() { came <- s.beat() }()
+	go func() { came <- s.beat(ctx) }()
 	stall := time.NewTimer(s.cfg.StallMax)
 	defer stall.Stop()
 	select {
