@@ -20,33 +20,16 @@ import (
 	"github.com/warifu/warifu/storage/storagetest"
 )
 
-// tableValve fails or holds what is done to tables under way, and nothing else.
-type tableValve struct{ valve }
-
-func (v *tableValve) MaybeError(op errorfs.Op) error {
-	if !strings.HasSuffix(op.Path, flushName) || op.Kind != errorfs.OpCreate {
-		return nil
-	}
-	v.mu.Lock()
-	gate, err := v.gate, v.err
-	v.mu.Unlock()
-	if gate != nil {
-		<-gate
-	}
-	return err
-}
-
 // TestEveryPlaceOfARecord: a record is found, changed, listed and scanned
 // wherever it is: in memory, on its way, or in the engine.
 func TestEveryPlaceOfARecord(t *testing.T) {
 	t.Parallel()
-	v := &tableValve{}
+	v := newTrouble()
 	s := mustOpen(t, Config{FS: errorfs.Wrap(vfs.NewMem(), v), Clock: storagetest.NewClock(epoch).Now, MemTableBytes: 1 << 20})
 	big := claim.Completion{Outcome: claim.Succeeded, Body: make([]byte, inlineBodyMax+1)}.Summed()
 	insertMany(t, s, "a", 40)
 	flushAll(t, s) // engine
-	gate := make(chan struct{})
-	v.set(gate, nil)
+	gate := v.hold(makesFlush)
 	changed := map[string]claim.Record{}
 	step := func(n int) {
 		for i := n; i < 40; i += 3 {
@@ -83,7 +66,7 @@ func TestEveryPlaceOfARecord(t *testing.T) {
 		}
 	}
 	check("in memory")
-	v.set(nil, nil)
+	v.end()
 	close(gate)
 	flushAll(t, s)
 	check("in the engine")
@@ -142,10 +125,9 @@ func TestSweptInMemory(t *testing.T) {
 // it is full, and nothing is lost; afterwards it goes on.
 func TestFlushFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &tableValve{}
-		fs := vfs.NewMem()
-		s := mustOpen(t, Config{FS: errorfs.Wrap(fs, v), Clock: time.Now})
-		v.set(nil, errors.New("no space"))
+		v := newTrouble()
+		s := mustOpen(t, Config{FS: errorfs.Wrap(vfs.NewMem(), v), Clock: time.Now})
+		v.fail(makesFlush)
 		taken := 0
 		var err error
 		for taken < 10_000 && err == nil {
@@ -163,7 +145,7 @@ func TestFlushFails(t *testing.T) {
 		if rec := s.mustGet(t, "k-0"); rec.AttemptID != (claim.AttemptID{1}) {
 			t.Errorf("%+v", rec)
 		}
-		v.set(nil, nil)
+		v.end()
 		time.Sleep(flushRetry)
 		synctest.Wait()
 		insertMany(t, s, "after", 10)
@@ -177,10 +159,9 @@ func TestFlushFails(t *testing.T) {
 // there is room.
 func TestWritersWaitForFlushes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &tableValve{}
+		v := newTrouble()
 		s := mustOpen(t, Config{FS: errorfs.Wrap(vfs.NewMem(), v), Clock: time.Now})
-		gate := make(chan struct{})
-		v.set(gate, nil)
+		gate := v.hold(makesFlush)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -198,7 +179,7 @@ func TestWritersWaitForFlushes(t *testing.T) {
 		if !errors.Is(err, storage.ErrUnavailable) {
 			t.Errorf("a caller whose time is up while memory is full: %v, want ErrUnavailable", err)
 		}
-		v.set(nil, nil)
+		v.end()
 		close(gate)
 		<-done
 		for i := 0; i < 2000; i += 97 {
@@ -216,7 +197,7 @@ type letThrough struct {
 func (v *letThrough) String() string { return "let through" }
 
 func (v *letThrough) MaybeError(op errorfs.Op) error {
-	if !strings.HasSuffix(op.Path, flushName) || op.Kind != errorfs.OpCreate {
+	if !makesFlush(op) {
 		return nil
 	}
 	v.mu.Lock()
