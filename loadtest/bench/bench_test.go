@@ -134,7 +134,7 @@ func TestTemplateNoticesAnotherLayout(t *testing.T) {
 // TestSmoke runs P4 and P6 for a moment, each side in a child as always.
 func TestSmoke(t *testing.T) {
 	t.Parallel()
-	o := &options{pairs: 1, seconds: 0.1, retained: 2000}
+	o := &options{pairs: 1, seconds: 1, retained: 2000}
 	for _, e := range []experiment{{"P4", p4}, {"P6", p6}} {
 		f := &folder{name: e.name, dir: filepath.Join(t.TempDir(), e.name), opts: o}
 		r, err := f.run(t.Context(), e, func(string) {})
