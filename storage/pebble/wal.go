@@ -84,6 +84,12 @@ type prepared struct {
 	err     error
 }
 
+// takeTries is how often the next segment is asked for: as it was prepared,
+// anew, and once more.
+const takeTries = 3
+
+var errTooSmall = errors.New("the segment is too small for the frame")
+
 func newWAL(cfg *Config) *wal {
 	return &wal{fs: cfg.FS, dir: cfg.Dir, sizeMax: cfg.LogSegmentBytes}
 }
@@ -170,27 +176,21 @@ func (w *wal) rotate(first uint64, need int64) error {
 }
 
 // take returns the next segment, of at least need bytes. One that was prepared
-// in vain, for want of room perhaps, is tried again.
-func (w *wal) take(need int64) prepared {
-	for range 2 {
+// in vain, for want of room perhaps, or too small, is tried again.
+func (w *wal) take(need int64) (p prepared) {
+	for range takeTries {
 		if w.next == nil {
 			w.prepare(need)
 		}
-		p := <-w.next
+		p = <-w.next
 		w.next = nil
-		switch {
-		case p.err != nil:
-		case p.segment.size < need:
-			if err := p.segment.file.Close(); err != nil {
-				return prepared{err: err}
-			}
-		default:
+		if p.err == nil && p.segment.size >= need {
 			return p
 		}
+		if p.err == nil {
+			p.err = errors.Join(errTooSmall, p.segment.file.Close())
+		}
 	}
-	w.prepare(need)
-	p := <-w.next
-	w.next = nil
 	return p
 }
 
@@ -213,7 +213,7 @@ func (w *wal) prepare(need int64) {
 }
 
 // reuse turns a spare segment into the one with the given number, or makes one.
-// The old frames in it have lower sequence numbers than any to come.
+// The frames that it held carry another nonce.
 func (w *wal) reuse(number uint64, size int64) (segment, error) {
 	w.mu.Lock()
 	var spare segment
