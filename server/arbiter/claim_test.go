@@ -118,7 +118,7 @@ func completed(r *rig, own claim.Request) claim.Fence {
 func forgotten(r *rig, own claim.Request) claim.Fence {
 	fence := completed(r, own)
 	rec := r.record(own.Key)
-	forget := claim.Swap{Kind: claim.Forget, Key: own.Key, Fence: rec.Fence, Version: rec.Version}
+	forget := claim.NewSwap(claim.Forget, &rec, nil)
 	if found, err := r.store.Store.Replace(r.t.Context(), []claim.Swap{forget}); err != nil || !found[0].Applied {
 		r.t.Fatal(found, err)
 	}

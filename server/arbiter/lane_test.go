@@ -408,7 +408,7 @@ func TestLostRace(t *testing.T) {
 // takeOver lets another attempt take over, past the arbiter.
 func (r *rig) takeOver(rec *claim.Record, req claim.Request) {
 	r.t.Helper()
-	swap := claim.Swap{Kind: claim.TakeOver, Key: req.Key, Fence: rec.Fence, Version: rec.Version, Request: &req}
+	swap := claim.NewSwap(claim.TakeOver, rec, &req)
 	if found, err := r.store.Store.Replace(context.Background(), []claim.Swap{swap}); err != nil || !found[0].Applied {
 		r.t.Error(found, err)
 	}

@@ -144,7 +144,7 @@ func (s *Store) Run(ctx context.Context) error {
 // InsertOrGet implements storage.Store. It makes one trip where the filter
 // guesses right for all keys in the same way, and at most two.
 func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storage.Found, error) {
-	if err := checkBatch(reqs); err != nil {
+	if err := storage.CheckBatch(len(reqs), func(i int) claim.Key { return reqs[i].Key }); err != nil {
 		return nil, err
 	}
 	out := make([]storage.Found, len(reqs))
@@ -205,24 +205,6 @@ func (s *Store) readFirst(ctx context.Context, reqs []claim.Request, out []stora
 		out[i] = found[j]
 	}
 	return insert, nil
-}
-
-// checkBatch refuses what the store would: it would not see the whole batch.
-func checkBatch(reqs []claim.Request) error {
-	if len(reqs) > claim.BatchItemsMax {
-		return fmt.Errorf("%w: %d items, at most %d", storage.ErrBatchTooLarge, len(reqs), claim.BatchItemsMax)
-	}
-	if len(reqs) < 2 {
-		return nil
-	}
-	seen := make(map[claim.Key]struct{}, len(reqs))
-	for i := range reqs {
-		if _, ok := seen[reqs[i].Key]; ok {
-			return storage.ErrRepeatedKey
-		}
-		seen[reqs[i].Key] = struct{}{}
-	}
-	return nil
 }
 
 // FilterStats describes this filter; Stats of the store inside describes its

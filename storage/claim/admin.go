@@ -29,7 +29,8 @@ func (v *Verb) Rule(rec *Record, now Time) (Ruling, Swap) {
 	if v.done(rec) {
 		return Done, Swap{}
 	}
-	s := Swap{Kind: v.Kind, Key: v.Key, Fence: rec.Fence, Version: rec.Version, Result: v.Result}
+	s := NewSwap(v.Kind, rec, nil)
+	s.Result = v.Result
 	if rec.Effective(now) != v.State || !s.guard(rec, now) {
 		return Refused, Swap{}
 	}

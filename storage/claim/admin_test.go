@@ -80,12 +80,18 @@ func TestRule(t *testing.T) {
 				t.Fatalf("ruling = %d, want %d", got, row.want)
 			}
 			if got != SwapAllowed {
-				if s != (Swap{}) {
+				if s.Kind != NoSwap {
 					t.Errorf("ruling %d comes with a swap: %+v", got, s)
 				}
 				return
 			}
-			want := Swap{Kind: row.verb.Kind, Key: key, Fence: row.rec.Fence, Version: row.rec.Version, Result: sold}
+			want := Swap{
+				Kind: row.verb.Kind, Key: key, Fence: row.rec.Fence, Version: row.rec.Version, Result: sold,
+				From: row.rec.State, Digests: row.rec.Digests,
+			}
+			if row.verb.Kind == Forget {
+				want.Digests = nil
+			}
 			if d := cmp.Diff(want, s); d != "" {
 				t.Errorf("swap (-want +got):\n%s", d)
 			}
@@ -124,7 +130,8 @@ func TestAfterVerbs(t *testing.T) {
 		{"Forget/Other", after(Forget, over), ask(other, digests(changed)), leaseEnd, "begin anew", first(leaseEnd, Fence(leaseEnd))},
 	})
 	retried, tomb := after(ResolveRetry, doubt), after(Forget, over)
-	nextGrant, _ := (&Swap{Kind: TakeOver, Fence: retried.Fence, Version: retried.Version, Request: new(ask(other))}).Apply(&retried, leaseEnd, 0)
+	takeOver := NewSwap(TakeOver, &retried, new(ask(other)))
+	nextGrant, _ := takeOver.Apply(&retried, leaseEnd, 0)
 	runOwner(t, []ownerRow{
 		{"Retry/LateCompletionWins", retried, complete(sold), leaseEnd, done(leaseEnd), ok(Completed)},
 		{"Retry/UntilTheNextGrant", nextGrant, complete(sold), leaseEnd, nil, stale(InProgress)},

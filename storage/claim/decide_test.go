@@ -272,7 +272,8 @@ func TestDecideRecord(t *testing.T) {
 // as the same grant, for as long as the lease lives.
 func TestDecideResend(t *testing.T) {
 	t.Parallel()
-	takenOver, _ := (&Swap{Kind: TakeOver, Fence: Fence(t0), Version: 7, Request: new(ask(other))}).Apply(new(live()), leaseEnd, 0)
+	takeOver := NewSwap(TakeOver, new(live()), new(ask(other)))
+	takenOver, _ := takeOver.Apply(new(live()), leaseEnd, 0)
 	for _, row := range []struct {
 		rule string
 		rec  Record

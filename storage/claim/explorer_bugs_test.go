@@ -80,7 +80,7 @@ func unguarded(state State) func(*Swap, *Record, Time, Fence) (Record, bool) {
 			return s.Apply(cur, now, floor)
 		}
 		next := *cur
-		next.takeOver(s.Request, now, floor)
+		next.takeOver(s, now, floor)
 		next.Version++
 		next.keep(now)
 		return next, true

@@ -26,10 +26,38 @@ type Swap struct {
 	Version int64
 	Request *Request    // BeginAnew, TakeOver, Renew, RecordOwn
 	Result  *Completion // ResolveComplete
+
+	// From and Digests are what the record said and what its digests become.
+	// The version guards both: a store need not work them out again.
+	From    State
+	Digests []Digest
+}
+
+// NewSwap returns the swap of kind on the record that was read. req may be nil
+// where the kind needs none.
+func NewSwap(kind SwapKind, rec *Record, req *Request) Swap {
+	return Swap{
+		Kind: kind, Key: rec.Key, Fence: rec.Fence, Version: rec.Version, Request: req,
+		From: rec.State, Digests: digestsAfter(kind, rec, req),
+	}
+}
+
+// digestsAfter joins the schemes of a takeover where one agreed, so that a
+// content schema can be migrated; a new life has its own.
+func digestsAfter(kind SwapKind, rec *Record, req *Request) []Digest {
+	switch {
+	case kind == Forget:
+		return nil
+	case kind == BeginAnew && req != nil:
+		return req.Digests
+	case kind == TakeOver && req != nil && Compare(rec.Digests, req.Digests) == Agree:
+		return union(rec.Digests, req.Digests)
+	}
+	return rec.Digests
 }
 
 func swap(kind SwapKind, rec *Record, r *Request) Step {
-	return Step{Swap: Swap{Kind: kind, Key: r.Key, Fence: rec.Fence, Version: rec.Version, Request: r}}
+	return Step{Swap: NewSwap(kind, rec, r)}
 }
 
 // Fresh is the record of a first grant at now. Its fence is at least floor,
@@ -70,7 +98,7 @@ func (s *Swap) Apply(cur *Record, now Time, floor Fence) (Record, bool) {
 	case BeginAnew:
 		next = Fresh(s.Request, now, max(floor, cur.Fence+1))
 	case TakeOver:
-		next.takeOver(s.Request, now, floor)
+		next.takeOver(s, now, floor)
 	case Renew:
 		next.LeaseUntil = now.Add(s.Request.Lease)
 		next.HoldUntil = now.Add(max(cur.Policy.HoldMax, s.Request.Lease))
@@ -118,16 +146,13 @@ func (s *Swap) guard(cur *Record, now Time) bool {
 }
 
 // takeOver begins the next attempt of the same life. The policy snapshot, the
-// first claim time and the event time stay; schemes are joined where one
-// agreed.
-func (r *Record) takeOver(req *Request, now Time, floor Fence) {
-	cause := LeaseLapsed
+// first claim time and the event time stay.
+func (r *Record) takeOver(s *Swap, now Time, floor Fence) {
+	req, cause := s.Request, LeaseLapsed
 	if r.State == Released {
 		cause = AttemptReleased
 	}
-	if Compare(r.Digests, req.Digests) == Agree {
-		r.Digests = union(r.Digests, req.Digests)
-	}
+	r.Digests = s.Digests
 	r.State, r.Takeover, r.Attempt, r.AttemptID = InProgress, cause, r.Attempt+1, req.Attempt
 	r.Fence = max(r.Fence+1, Fence(now), floor)
 	r.GrantedAt, r.LeaseUntil, r.EndedAt = now, now.Add(req.Lease), 0

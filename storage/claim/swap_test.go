@@ -234,7 +234,9 @@ func TestSwapEffect(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			got, applied := row.swap.Apply(&row.rec, at, 0)
+			s := NewSwap(row.swap.Kind, &row.rec, row.swap.Request)
+			s.Result = row.swap.Result
+			got, applied := s.Apply(&row.rec, at, 0)
 			want := with(with(row.rec, row.becomes...), func(r *Record) { r.Version = 8 })
 			if d := cmp.Diff(want, got); d != "" || !applied {
 				t.Errorf("applied = %v, record (-want +got):\n%s", applied, d)

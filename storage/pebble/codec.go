@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/warifu/warifu/storage/claim"
+	"github.com/warifu/warifu/storage/codec"
 )
 
 // recordFormat is the first byte of every stored record. A binary refuses a
@@ -40,11 +41,7 @@ func appendRecord(dst []byte, r *claim.Record, bodyAside bool) []byte {
 	dst = binary.AppendUvarint(dst, uint64(r.Attempt))
 	dst = appendTimes(dst, r)
 	dst = appendPolicy(dst, &r.Policy)
-	dst = binary.AppendUvarint(dst, uint64(len(r.Digests)))
-	for i := range r.Digests {
-		dst = appendBytes(dst, r.Digests[i].Scheme)
-		dst = appendBytes(dst, r.Digests[i].Value)
-	}
+	dst = codec.AppendDigests(dst, r.Digests)
 	if r.Completion != nil {
 		dst = appendCompletion(dst, r.Completion, bodyAside)
 	}
@@ -73,21 +70,12 @@ func appendPolicy(dst []byte, p *claim.Policy) []byte {
 func appendCompletion(dst []byte, c *claim.Completion, bodyAside bool) []byte {
 	dst = append(dst, byte(c.Outcome), byte(c.Omitted))
 	dst = append(dst, c.Sum[:]...)
-	dst = appendBytes(dst, c.ContentType)
-	dst = binary.AppendUvarint(dst, uint64(len(c.Metadata)))
-	for i := range c.Metadata {
-		dst = appendBytes(dst, c.Metadata[i].Name)
-		dst = appendBytes(dst, c.Metadata[i].Value)
-	}
+	dst = codec.AppendBytes(dst, c.ContentType)
+	dst = codec.AppendMetadata(dst, c.Metadata)
 	if bodyAside {
 		return dst
 	}
-	return appendBytes(dst, c.Body)
-}
-
-func appendBytes[T string | []byte](dst []byte, b T) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(b)))
-	return append(dst, b...)
+	return codec.AppendBytes(dst, c.Body)
 }
 
 // decodeRecord decodes a stored value of key. It copies what it keeps. With
@@ -96,120 +84,58 @@ func decodeRecord(r *claim.Record, key claim.Key, value []byte) (bodyAside bool,
 	if len(value) < 20 || value[0] != recordFormat {
 		return false, errBadRecord
 	}
-	d := decoder{rest: value[20:]}
+	d := decoder{codec.NewReader(value[20:])}
 	flags := value[1]
 	r.Key, r.State, r.Takeover = key, claim.State(value[2]), claim.Takeover(value[3])
 	copy(r.AttemptID[:], value[4:20])
-	r.Version = d.varint()
-	r.Attempt = uint32(d.uvarint())
+	r.Version = d.Varint()
+	r.Attempt = uint32(d.Uvarint())
 	d.times(r)
 	d.policy(&r.Policy)
 	r.Policy.Hold = flags&flagHold != 0
-	if n := d.count(claim.DigestsMax); n > 0 {
-		r.Digests = make([]claim.Digest, n)
-		for i := range r.Digests {
-			r.Digests[i] = claim.Digest{Scheme: string(d.bytes()), Value: clone(d.bytes())}
-		}
-	}
+	r.Digests = d.Digests()
 	if flags&flagCompletion != 0 {
 		r.Completion = d.completion(flags&flagBodyAside != 0)
 	}
-	if d.bad || len(d.rest) > 0 || r.State == claim.Absent || r.State > claim.Forgotten {
+	if !d.Done() || r.State == claim.Absent || r.State > claim.Forgotten {
 		return false, errBadRecord
 	}
 	return flags&flagBodyAside != 0, nil
 }
 
-// decoder reads fields and remembers whether any was cut off.
-type decoder struct {
-	rest []byte
-	bad  bool
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.rest)
-	return advance(d, v, n)
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.rest)
-	return advance(d, v, n)
-}
-
-func advance[T int64 | uint64](d *decoder, v T, n int) T {
-	if n <= 0 {
-		d.bad, d.rest = true, nil
-		return 0
-	}
-	d.rest = d.rest[n:]
-	return v
-}
-
-func (d *decoder) count(limit int) int {
-	n := d.uvarint()
-	if n > uint64(limit) {
-		d.bad, d.rest = true, nil
-		return 0
-	}
-	return int(n)
-}
-
-func (d *decoder) bytes() []byte {
-	n := d.uvarint()
-	if n > uint64(len(d.rest)) {
-		d.bad, d.rest = true, nil
-		return nil
-	}
-	b := d.rest[:n]
-	d.rest = d.rest[n:]
-	return b
-}
+// decoder reads the parts of a record.
+type decoder struct{ codec.Reader }
 
 func (d *decoder) times(r *claim.Record) {
-	base := claim.Time(d.varint())
+	base := claim.Time(d.Varint())
 	r.ClaimedAt = base
-	r.Fence = claim.Fence(d.varint() + int64(base))
-	r.GrantedAt = base + claim.Time(d.varint())
-	r.LeaseUntil = base + claim.Time(d.varint())
-	r.HoldUntil = base + claim.Time(d.varint())
-	r.ExpiresAt = base + claim.Time(d.varint())
-	r.EventTime = claim.Time(d.varint())
-	r.EndedAt = claim.Time(d.varint())
+	r.Fence = claim.Fence(d.Varint() + int64(base))
+	r.GrantedAt = base + claim.Time(d.Varint())
+	r.LeaseUntil = base + claim.Time(d.Varint())
+	r.HoldUntil = base + claim.Time(d.Varint())
+	r.ExpiresAt = base + claim.Time(d.Varint())
+	r.EventTime = claim.Time(d.Varint())
+	r.EndedAt = claim.Time(d.Varint())
 }
 
 func (d *decoder) policy(p *claim.Policy) {
-	p.AttemptsMax = uint32(d.uvarint())
-	p.Window = time.Duration(d.varint())
-	p.Retention = time.Duration(d.varint())
-	p.HoldMax = time.Duration(d.varint())
-	p.ResultBytesMax = int32(d.varint())
+	p.AttemptsMax = uint32(d.Uvarint())
+	p.Window = time.Duration(d.Varint())
+	p.Retention = time.Duration(d.Varint())
+	p.HoldMax = time.Duration(d.Varint())
+	p.ResultBytesMax = int32(d.Varint())
 }
 
 func (d *decoder) completion(bodyAside bool) *claim.Completion {
-	if len(d.rest) < 2+32 {
-		d.bad = true
-		return nil
+	c := &claim.Completion{}
+	if head := d.Fixed(2 + len(c.Sum)); head != nil {
+		c.Outcome, c.Omitted = claim.Outcome(head[0]), claim.Omission(head[1])
+		copy(c.Sum[:], head[2:])
 	}
-	c := &claim.Completion{Outcome: claim.Outcome(d.rest[0]), Omitted: claim.Omission(d.rest[1])}
-	copy(c.Sum[:], d.rest[2:34])
-	d.rest = d.rest[34:]
-	c.ContentType = string(d.bytes())
-	if n := d.count(claim.MetadataMax); n > 0 {
-		c.Metadata = make([]claim.Pair, n)
-		for i := range c.Metadata {
-			c.Metadata[i] = claim.Pair{Name: string(d.bytes()), Value: string(d.bytes())}
-		}
-	}
+	c.ContentType = string(d.Bytes())
+	c.Metadata = d.Metadata()
 	if !bodyAside {
-		c.Body = clone(d.bytes())
+		c.Body = codec.Clone(d.Bytes())
 	}
 	return c
-}
-
-// clone copies b; an empty one becomes nil, as it was before it was stored.
-func clone(b []byte) []byte {
-	if len(b) == 0 {
-		return nil
-	}
-	return append([]byte(nil), b...)
 }

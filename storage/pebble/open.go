@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/storetime"
 )
 
 // formatVersion is the engine's on-disk format that this binary writes. It is
@@ -63,7 +64,7 @@ func Open(cfg Config) (*Store, error) {
 	s.room.L = &s.mu
 	s.mu.front.active = newMemtable(s.seed)
 	s.flusher.init()
-	s.clock.wall, s.clock.monotonic = cfg.Clock, cfg.Monotonic
+	s.clock = clock{wall: cfg.Clock, Clock: storetime.New(cfg.Monotonic)}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -169,7 +170,7 @@ func (s *Store) openExisting() error {
 	}
 	s.gate.claims, s.gate.bodies = s.cfg.FreeClaimsMin, s.cfg.FreeBodiesMin
 	s.gate.free.Store(s.freeBytes())
-	s.clock.raise(last.hwm)
+	s.clock.Raise(last.hwm)
 	s.mu.last = last
 	s.mu.floor = last.ceil
 	s.filter.init(s.cfg, last.seq == 0)

@@ -273,7 +273,7 @@ func (s *Store) damaged(err error) error {
 }
 
 // ConfirmClock makes a suspect clock trusted: an operator says it is right.
-func (s *Store) ConfirmClock() { s.clock.confirm() }
+func (s *Store) ConfirmClock() { s.clock.Confirm() }
 
 // Stats returns counters that cost no scan.
 func (s *Store) Stats(context.Context) (storage.Stats, error) {
@@ -282,9 +282,10 @@ func (s *Store) Stats(context.Context) (storage.Stats, error) {
 	if s.isClosing() {
 		return storage.Stats{}, storage.ErrClosed
 	}
+	_, suspect := s.clock.now()
 	m := s.db.Metrics()
 	return storage.Stats{
-		Engine: "pebble", Shards: 1, SweepGrace: s.cfg.SweepGrace, ClockSuspect: s.clock.suspect(),
+		Engine: "pebble", Shards: 1, SweepGrace: s.cfg.SweepGrace, ClockSuspect: suspect,
 		RecordsEstimate: s.filter.keys(), DiskBytes: int64(m.DiskSpaceUsage()) + s.wal.bytes(), Filter: s.filter.stats(),
 	}, nil
 }

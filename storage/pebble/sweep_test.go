@@ -125,7 +125,7 @@ func TestSweepRaces(t *testing.T) {
 		{"a new life", func(t *testing.T, s *Store, rec claim.Record) {
 			t.Helper()
 			req := testRequest(rec.Key.EventID, claim.AttemptID{9})
-			swap(t, s, claim.Swap{Kind: claim.BeginAnew, Key: rec.Key, Fence: rec.Fence, Version: rec.Version, Request: &req})
+			swap(t, s, claim.NewSwap(claim.BeginAnew, &rec, &req))
 		}, true},
 		{"a late completion", func(t *testing.T, s *Store, rec claim.Record) {
 			t.Helper()
@@ -134,11 +134,11 @@ func TestSweepRaces(t *testing.T) {
 		{"a renewal by its own attempt", func(t *testing.T, s *Store, rec claim.Record) {
 			t.Helper()
 			req := testRequest(rec.Key.EventID, rec.AttemptID)
-			swap(t, s, claim.Swap{Kind: claim.Renew, Key: rec.Key, Fence: rec.Fence, Version: rec.Version, Request: &req})
+			swap(t, s, claim.NewSwap(claim.Renew, &rec, &req))
 		}, true},
 		{"a forget", func(t *testing.T, s *Store, rec claim.Record) {
 			t.Helper()
-			swap(t, s, claim.Swap{Kind: claim.Forget, Key: rec.Key, Fence: rec.Fence, Version: rec.Version})
+			swap(t, s, claim.NewSwap(claim.Forget, &rec, nil))
 		}, true},
 		{"another sweep", func(t *testing.T, s *Store, _ claim.Record) {
 			t.Helper()
@@ -189,7 +189,7 @@ func TestForgetDropsTheBody(t *testing.T) {
 	s := mustOpen(t, Config{FS: vfs.NewMem(), Clock: clock.Now})
 	big := claim.Completion{Outcome: claim.Succeeded, Body: make([]byte, inlineBodyMax+1)}.Summed()
 	rec := transition(t, s, claim.Complete, claimOne(t, s, "a", testRng()), &big)
-	swap(t, s, claim.Swap{Kind: claim.Forget, Key: rec.Key, Fence: rec.Fence, Version: rec.Version})
+	swap(t, s, claim.NewSwap(claim.Forget, &rec, nil))
 	if n := countKeys(t, s, bodyPrefix); n != 0 {
 		t.Fatalf("%d bodies are left", n)
 	}

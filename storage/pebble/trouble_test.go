@@ -398,9 +398,9 @@ func TestBodyOfAnotherLife(t *testing.T) {
 	if err != nil || !aside {
 		t.Fatalf("aside %v, %v", aside, err)
 	}
-	swap(t, s, claim.Swap{Kind: claim.Forget, Key: done.Key, Fence: done.Fence, Version: done.Version})
+	swap(t, s, claim.NewSwap(claim.Forget, &done, nil))
 	gone, anew := s.mustGet(t, "a"), testRequest("a", claim.AttemptID{9})
-	swap(t, s, claim.Swap{Kind: claim.BeginAnew, Key: done.Key, Fence: gone.Fence, Version: gone.Version, Request: &anew})
+	swap(t, s, claim.NewSwap(claim.BeginAnew, &gone, &anew))
 	transition(t, s, claim.Complete, s.mustGet(t, "a"), result("2"))
 	if err := s.readBody(encoded, &read); err != nil {
 		t.Fatal(err)

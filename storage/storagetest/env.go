@@ -199,7 +199,7 @@ func extend(rec claim.Record, by time.Duration) claim.Transition {
 }
 
 func swapOf(kind claim.SwapKind, rec claim.Record, req *claim.Request) claim.Swap {
-	return claim.Swap{Kind: kind, Key: rec.Key, Fence: rec.Fence, Version: rec.Version, Request: req}
+	return claim.NewSwap(kind, &rec, req)
 }
 
 // SameRecord reports whether two records are the same in every field. No bytes

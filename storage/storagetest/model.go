@@ -121,16 +121,8 @@ func perKey[I any](ctx context.Context, m *Model, items []I, key func(*I) claim.
 	if err != nil {
 		return nil, err
 	}
-	if len(items) > claim.BatchItemsMax {
-		return nil, fmt.Errorf("%w: %d items, at most %d", storage.ErrBatchTooLarge, len(items), claim.BatchItemsMax)
-	}
-	seen := make(map[claim.Key]bool, len(items))
-	for i := range items {
-		k := key(&items[i])
-		if seen[k] {
-			return nil, storage.ErrRepeatedKey
-		}
-		seen[k] = true
+	if err := storage.CheckBatch(len(items), func(i int) claim.Key { return key(&items[i]) }); err != nil {
+		return nil, err
 	}
 	out := make([]storage.Found, len(items))
 	for i := range items {
