@@ -1,0 +1,72 @@
+package sqlstore
+
+import (
+	"context"
+
+	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/claim"
+	"github.com/warifu/warifu/storage/storetime"
+)
+
+// InsertOrGet implements storage.Store: one trip, and one more for results that
+// are stored aside.
+func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storage.Found, error) {
+	key := func(i int) *claim.Key { return &reqs[i].Key }
+	leave, err := s.begin(ctx, len(reqs), key)
+	if err != nil || leave == nil {
+		return nil, err
+	}
+	defer leave()
+	k, f := sorted(len(reqs), key), newFound(len(reqs))
+	for range lookAgainMax {
+		if err := s.insert(ctx, k, f, reqs); err != nil {
+			return nil, err
+		}
+		if !vanished(f, reqs) {
+			break
+		}
+	}
+	s.judge(f, reqs)
+	return s.finish(ctx, k, f, key)
+}
+
+func (s *Store) insert(ctx context.Context, k *keys, f *found, reqs []claim.Request) error {
+	var rs requests
+	var cs completions
+	for p, i := range k.order {
+		rs.add(&reqs[i])
+		cs.add(p, reqs[i].Record)
+	}
+	rest := append(append(k.args(), rs.args()...), cs.args()...)
+	return s.trip(ctx, s.traffic, writes, func(b storetime.Bounds) []query {
+		queries := append([]query{{sql: sqlInsert, args: append(held(b), rest...)}}, cs.put(k)...)
+		return append(queries, s.readBack(k, b, f))
+	})
+}
+
+// vanished reports whether a key is neither stored nor too old: it was swept
+// between the insert that met it and the read.
+func vanished(f *found, reqs []claim.Request) bool {
+	for i := range f.items {
+		if f.items[i].Record.State == claim.Absent && f.items[i].Now < reqs[i].InsertBefore {
+			return true
+		}
+	}
+	return false
+}
+
+// judge answers what is absent: too old, but not by a suspect clock, and
+// nothing at all where it vanished again and again.
+func (s *Store) judge(f *found, reqs []claim.Request) {
+	suspect := s.time.Suspect()
+	for i := range f.items {
+		it := &f.items[i]
+		switch {
+		case it.Record.State != claim.Absent:
+		case it.Now < reqs[i].InsertBefore:
+			*it = storage.Found{Err: storage.ErrUnavailable}
+		case suspect:
+			*it = storage.Found{Err: storage.ErrClockSuspect}
+		}
+	}
+}

@@ -1,0 +1,51 @@
+-- Claims by key. shard is a hash of the key, so that keys that grow, as sequences
+-- and time-ordered IDs do, are written in sixteen places and not in one; within a
+-- shard keys are in the order in which they are listed.
+-- Results above the inline limit have a table of their own: reading a claim does not
+-- drag them along, and the fence in their key ties a body to its grant.
+CREATE TABLE IF NOT EXISTS claims (
+  shard             INT2        NOT NULL,
+  tenant_id         INT8        NOT NULL,
+  consumer          TEXT        NOT NULL,
+  event_id          TEXT        NOT NULL,
+  version           INT8        NOT NULL,
+  state             INT2        NOT NULL CHECK (state BETWEEN 1 AND 5),
+  takeover          INT2        NOT NULL,
+  attempt           INT8        NOT NULL,
+  attempt_id        UUID        NOT NULL,
+  fence             INT8        NOT NULL,
+  digests           BYTEA       NOT NULL,
+  event_time        TIMESTAMPTZ,
+  claimed_at        TIMESTAMPTZ NOT NULL,
+  granted_at        TIMESTAMPTZ NOT NULL,
+  lease_until       TIMESTAMPTZ NOT NULL,
+  hold_until        TIMESTAMPTZ NOT NULL,
+  expires_at        TIMESTAMPTZ NOT NULL,
+  ended_at          TIMESTAMPTZ,
+  hold              BOOL        NOT NULL,
+  attempts_max      INT8        NOT NULL,
+  redelivery_window INTERVAL    NOT NULL,
+  retention         INTERVAL    NOT NULL,
+  hold_max          INTERVAL    NOT NULL,
+  result_bytes_max  INT8        NOT NULL,
+  outcome           INT2        NOT NULL,
+  omitted           INT2        NOT NULL,
+  content_type      TEXT,
+  metadata          BYTEA,
+  result_sum        BYTEA,
+  result            BYTEA,
+  aside_bytes       INT8        NOT NULL,
+  PRIMARY KEY (shard, tenant_id, consumer, event_id)
+);
+
+CREATE INDEX IF NOT EXISTS claims_expiry_idx ON claims (shard, expires_at);
+
+CREATE TABLE IF NOT EXISTS claim_results (
+  shard     INT2  NOT NULL,
+  tenant_id INT8  NOT NULL,
+  consumer  TEXT  NOT NULL,
+  event_id  TEXT  NOT NULL,
+  fence     INT8  NOT NULL,
+  body      BYTEA NOT NULL,
+  PRIMARY KEY (shard, tenant_id, consumer, event_id, fence)
+);

@@ -1,0 +1,11 @@
+-- Bodies go with the grant they belong to: none is left that no record names.
+DELETE FROM claim_results AS r
+WHERE (r.shard, r.tenant_id, r.consumer, r.event_id) IN (
+    SELECT i.shard, i.tenant_id, i.consumer, i.event_id
+    FROM unnest($1::INT2[], $2::INT8[], $3::TEXT[], $4::TEXT[]) AS i (shard, tenant_id, consumer, event_id)
+  )
+  AND NOT EXISTS (
+    SELECT 1 FROM claims AS c
+    WHERE c.shard = r.shard AND c.tenant_id = r.tenant_id AND c.consumer = r.consumer AND c.event_id = r.event_id
+      AND c.fence = r.fence AND c.aside_bytes > 0
+  )

@@ -1,0 +1,2 @@
+-- The store's time is the database's.
+SELECT now()
