@@ -30,6 +30,17 @@ type config struct {
 	Listen          string         `koanf:"listen"`
 	MetricsListen   string         `koanf:"metrics_listen"`
 	Data            string         `koanf:"data"`
+	Store           string         `koanf:"store"`
+	StoreFile       string         `koanf:"store_file"`
+	Conns           count          `koanf:"store_conns"`
+	SweepConns      count          `koanf:"store_sweep_conns"`
+	Isolation       string         `koanf:"store_isolation"`
+	StoreTimeout    time.Duration  `koanf:"store_timeout"`
+	ConnectTimeout  time.Duration  `koanf:"store_connect_timeout"`
+	AcquireTimeout  time.Duration  `koanf:"store_acquire_timeout"`
+	Filter          string         `koanf:"filter"`
+	FilterMemory    byteSize       `koanf:"filter_memory"`
+	PageTokenFile   string         `koanf:"page_token_key_file"`
 	LogLevel        string         `koanf:"log_level"`
 	LogFormat       string         `koanf:"log_format"`
 	DrainDelay      time.Duration  `koanf:"drain_delay"`
@@ -37,6 +48,8 @@ type config struct {
 	Tenants         []tenantConfig `koanf:"tenants"`
 
 	written map[string]any // all layers together, as they were written
+	given   map[string]any // the same without the defaults
+	target  target         // what data, store and store_file come to
 }
 
 // setting is a configuration value that is also a variable and a flag.
@@ -57,6 +70,17 @@ var settings = []setting{
 	{"listen", "address of the API, health and reflection", "127.0.0.1:8080", "127.0.0.1:8080"},
 	{"metrics_listen", "address of /metrics, and of /debug/pprof where it is loopback; empty: off", "", "127.0.0.1:9090"},
 	{"data", "folder of the embedded store", "./warifu-data", "./warifu-data"},
+	{"store", "where claims are kept: pebble:DIR, cockroach://… or postgres://…; empty: in data", "", ""},
+	{"store_file", "file with the store's URL, to keep its password out of lists of processes and variables", "", ""},
+	{"store_conns", "SQL stores: connections for traffic", "16", "16"},
+	{"store_sweep_conns", "SQL stores: further connections, for sweeps and lists", "2", "2"},
+	{"store_isolation", "SQL stores: read committed or serializable; empty: what suits the database", "", ""},
+	{"store_timeout", "SQL stores: how long a call may take, with all its retries", "5s", "5s"},
+	{"store_connect_timeout", "SQL stores: how long making a connection may take", "5s", "5s"},
+	{"store_acquire_timeout", "SQL stores: how long a call waits for a connection when all are in use", "250ms", "250ms"},
+	{"filter", "SQL stores: on or off: a Bloom filter that guesses which trip comes first", filterOn, filterOn},
+	{"filter_memory", "SQL stores: memory of the filter, such as 64MiB", "64MiB", "64MiB"},
+	{"page_token_key_file", "file with 16 bytes or more, the same for all servers of one store: they take each other's page tokens", "", ""},
 	{"log_level", "debug, info, warn or error", "warn", "info"},
 	{"log_format", "auto (text on a terminal, else JSON), text or json", logAuto, logAuto},
 	{"drain_delay", "after SIGTERM: how long to serve on while /readyz already says no", "0s", "5s"},
@@ -74,8 +98,12 @@ var injected = regexp.MustCompile(`_SERVICE_HOST$|_SERVICE_PORT(_.*)?$|_PORT(_\d
 func configFlags(cmd *cobra.Command, defaultOf func(setting) string) {
 	cmd.Flags().String("config", "", "YAML configuration file (WARIFU_CONFIG)")
 	for _, s := range settings {
-		cmd.Flags().String(s.flag(), defaultOf(s), s.help+" ("+s.variable()+")")
+		s.bind(cmd, defaultOf)
 	}
+}
+
+func (s setting) bind(cmd *cobra.Command, defaultOf func(setting) string) {
+	cmd.Flags().String(s.flag(), defaultOf(s), s.help+" ("+s.variable()+")")
 }
 
 // loadConfig reads and checks everything; all faults are reported together.
@@ -84,18 +112,22 @@ func loadConfig(sys *system, flags *pflag.FlagSet, defaultOf func(setting) strin
 	if err != nil {
 		return nil, err
 	}
-	k := koanf.New(".")
-	for _, layer := range layers {
+	k, given := koanf.New("."), map[string]any{}
+	for i, layer := range layers {
 		if err := k.Load(confmap.Provider(layer, "."), nil); err != nil {
 			return nil, exit(exitUsage, fmt.Errorf("configuration: %w", err))
 		}
+		if i > 0 {
+			maps.Copy(given, layer)
+		}
 	}
-	var c config
+	c := config{given: given}
 	err = k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
-		TagName: "koanf", ErrorUnused: true, DecodeHook: mapstructure.ComposeDecodeHookFunc(decodeDuration, decodeTime),
+		TagName: "koanf", ErrorUnused: true,
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(decodeDuration, decodeTime, decodeCount, decodeBytes),
 	}})
 	if err == nil {
-		err = c.validate()
+		err = errors.Join(c.validate(), c.validateStore())
 	}
 	if err != nil {
 		return nil, exit(exitUsage, fmt.Errorf("configuration: %w", err))
@@ -125,7 +157,11 @@ func readLayers(sys *system, flags *pflag.FlagSet, defaultOf func(setting) strin
 	if err != nil {
 		return nil, exit(exitUsage, err)
 	}
-	return []map[string]any{defaults, fromFile, environment, set}, nil
+	layers := []map[string]any{defaults, fromFile, environment, set}
+	if err := oneStore(layers); err != nil {
+		return nil, exit(exitUsage, err)
+	}
+	return layers, nil
 }
 
 func readConfigFile(path string) (map[string]any, error) {

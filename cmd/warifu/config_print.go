@@ -19,7 +19,7 @@ func newConfigPrint(sys *system) *cobra.Command {
 		Use: "print", Short: "Check the configuration of `warifu serve` and print it", Args: cobra.NoArgs,
 		Long: `Checks what 'warifu serve' would start with and prints it as YAML: defaults,
 file, WARIFU_* variables and flags together with --effective, otherwise the
-settings with their defaults and variables. Key hashes are masked.`,
+settings with their defaults and variables. Key hashes and passwords are masked.`,
 	}
 	configFlags(cmd, serveDefault)
 	cmd.Flags().BoolVar(&effective, "effective", false, "print the values that would be in force")
@@ -65,6 +65,8 @@ func masked(value any) any {
 		for name, inner := range v {
 			if out[name] = masked(inner); strings.Contains(name, "secret") {
 				out[name] = maskedSecret
+			} else if text, ok := inner.(string); ok && name == "store" {
+				out[name] = maskURL(text)
 			}
 		}
 		return out

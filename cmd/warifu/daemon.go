@@ -18,7 +18,6 @@ import (
 
 	"github.com/warifu/warifu/server"
 	"github.com/warifu/warifu/server/tenant"
-	"github.com/warifu/warifu/storage/pebble"
 )
 
 // daemon is one server process from its first file to its last.
@@ -26,8 +25,8 @@ type daemon struct {
 	sys    *system
 	config *config
 	log    *slog.Logger
-	// table is asked for once the store is open, so that whoever keeps a key
-	// in the data folder is the only process there.
+	// table is asked for once the store is open: whoever keeps a key in the data
+	// folder is then, with an embedded store, the only process there.
 	table func() (*tenant.Table, error)
 	// ready is told where the API listens, once it answers.
 	ready func(address net.Addr) error
@@ -62,17 +61,9 @@ func (d *daemon) run(ctx context.Context) error {
 	if d.sys.env("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	started := d.sys.now()
-	store, err := pebble.Open(pebble.Config{
-		Dir: d.config.Data, Clock: d.sys.now, Logger: d.log,
-		Monotonic: func() time.Duration { return d.sys.now().Sub(started) },
-		Fatal: func(cause string) {
-			d.log.Error("the store cannot go on after a disk error; the process ends: look at the disk, then start again", "cause", cause)
-			os.Exit(exitStore)
-		},
-	})
+	store, err := d.openStore(stop)
 	if err != nil {
-		return fmt.Errorf("open the store in %s: %w", d.config.Data, err)
+		return err
 	}
 	err = d.serve(stop, public, store)
 	if closeErr := store.Close(); closeErr != nil {
@@ -82,14 +73,18 @@ func (d *daemon) run(ctx context.Context) error {
 }
 
 // serve runs everything above an open store and returns when all of it ended.
-func (d *daemon) serve(stop context.Context, public net.Listener, store *pebble.Store) error {
+func (d *daemon) serve(stop context.Context, public net.Listener, store *opened) error {
 	table, err := d.table()
 	if err != nil {
 		return err
 	}
+	pageTokens, err := d.config.pageTokenKey()
+	if err != nil {
+		return err
+	}
 	srv, err := server.New(server.Config{
-		Store: store, Directory: tenant.NewDirectory(table), Logger: d.log,
-		Registry: prometheus.NewRegistry(), Clock: d.sys.now, Version: readVersion().Version,
+		Store: store.Store, Arbiter: store.arbiter, Directory: tenant.NewDirectory(table), Logger: d.log,
+		Registry: prometheus.NewRegistry(), Clock: d.sys.now, Version: readVersion().Version, PageTokenKey: pageTokens,
 	})
 	if err != nil {
 		return fmt.Errorf("build the server: %w", err)
@@ -98,7 +93,7 @@ func (d *daemon) serve(stop context.Context, public net.Listener, store *pebble.
 	// what it has accepted, then the store's.
 	ended := make(chan error, endingsMax)
 	engine, loop, doors := newWorkers(ended), newWorkers(ended), newWorkers(ended)
-	engine.start("store", store.Run)
+	engine.start("store", store.run)
 	loop.start("server", srv.Run)
 	api := server.NewHTTPServer(srv.Handler())
 	doors.start("listener", func(context.Context) error { return api.Serve(public) })

@@ -32,6 +32,9 @@ key is made once, printed, and kept in <data>/dev.key. Claims are as durable as
 with 'serve': stop it, kill it, start it again, and duplicates are still
 answered.
 
+With --store the claims are in a database, and only the key is in --data's
+default place, ./warifu-data.
+
 It listens on loopback only unless told otherwise. Metrics are off unless
 --metrics-listen names an address.`,
 	}
@@ -68,21 +71,32 @@ func runDev(cmd *cobra.Command, sys *system, c *config) error {
 			d.log.Warn("the API is open to the network, without TLS; its only protection is the key", "listen", address.String())
 		}
 		return greet(sys.stdout, welcome{
-			URL: urlOf(address), Key: key, Data: c.Data, KeyFile: absolute(filepath.Join(c.Data, devKeyFile)),
+			URL: urlOf(address), Key: key, Data: where(c.target), KeyFile: absolute(filepath.Join(c.Data, devKeyFile)),
 			Program: program(), EventID: "order-" + uuid.NewString()[:8], AttemptID: uuid.NewString(),
 		})
 	}
 	return d.run(cmd.Context())
 }
 
-// devKey returns the key kept in dir, or makes it. The store's lock on dir is
-// held meanwhile, so nobody else does the same.
+// where is how people call a store's place.
+func where(t target) string {
+	if t.sql() {
+		return t.String()
+	}
+	return t.dir
+}
+
+// devKey returns the key kept in dir, or makes it. With a database for a store,
+// several processes may do so at once: they come to the same key.
 func devKey(dir string) (string, tenant.Key, error) {
 	path := filepath.Join(dir, devKeyFile)
 	text, err := readSecretFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		made, key := tenant.NewKey(devTenantName)
-		return made, key, writeSecretFile(path, made)
+		if err = writeSecretFile(path, made); !errors.Is(err, fs.ErrExist) {
+			return made, key, err
+		}
+		text, err = readSecretFile(path) // another process was faster
 	}
 	if err != nil {
 		return "", tenant.Key{}, err
@@ -94,8 +108,12 @@ func devKey(dir string) (string, tenant.Key, error) {
 	return text, tenant.Key{ID: id, SecretSHA256: sha256.Sum256([]byte(secret))}, nil
 }
 
-// writeSecretFile leaves either the whole file or none.
+// writeSecretFile leaves either the whole file or none. One that is there stays
+// as it is: the error is fs.ErrExist then.
 func writeSecretFile(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("keep the API key: %w", err)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
 	if err != nil {
 		return fmt.Errorf("keep the API key: %w", err)
@@ -103,12 +121,24 @@ func writeSecretFile(path, text string) error {
 	_, err = f.WriteString(text + "\n")
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = place(f.Name(), path)
+	} else {
+		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	if err != nil {
-		return fmt.Errorf("keep the API key: %w", errors.Join(err, os.Remove(f.Name())))
+		return fmt.Errorf("keep the API key: %w", err)
 	}
 	return nil
+}
+
+// place gives a file its name, unless another has it. Where the file system has
+// no hard links, which is how to find that out, the other is replaced.
+func place(from, to string) error {
+	err := os.Link(from, to)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return os.Rename(from, to)
+	}
+	return errors.Join(err, os.Remove(from))
 }
 
 // welcome is what `warifu dev` says first.

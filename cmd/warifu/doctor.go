@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	warifu "github.com/warifu/warifu/sdk/go"
@@ -35,12 +36,18 @@ func newDoctor(sys *system) *cobra.Command {
 	var out output
 	var live bool
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Check that a server can be used from here", GroupID: groupClient, Args: cobra.NoArgs,
+		Use: "doctor", Short: "Check that a server can be used from here, or what its store is like", GroupID: groupClient, Args: cobra.NoArgs,
 		Long: `Checks that the server answers and is ready, that the API key is accepted, that
 both clocks agree, and how long a request takes. With --write it also claims and
 completes an event of consumer warifu-doctor, which stays until it expires. With
 --data it looks at a store's folder on this machine instead, without changing
 it. Exit code 1: a check failed.
+
+With --store, --store-file or --config it looks at that store instead. Of a
+database it says whether it can be reached, and whether its version, isolation
+level, encoding, schema, clock, connections and plans of statements are what a
+server needs. It changes nothing there. With WARIFU_STORE or WARIFU_STORE_FILE it
+does so after it has looked at the server.
 
 --live asks nothing but /livez and prints nothing: for health checks of
 containers.`,
@@ -50,6 +57,8 @@ containers.`,
 	cmd.Flags().BoolVar(&live, "live", false, "only ask whether the process is alive")
 	cmd.Flags().BoolVar(&d.write, "write", false, "also claim and complete an event")
 	cmd.Flags().StringVar(&d.data, "data", "", "look at the store in this folder instead of a server")
+	storeFlags(cmd)
+	d.flags = cmd.Flags()
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if err := out.validate(); err != nil {
 			return err
@@ -57,8 +66,11 @@ containers.`,
 		if live {
 			return d.live(cmd.Context())
 		}
-		findings := d.examine(cmd.Context())
-		err := out.write(sys.stdout, findings, func(w io.Writer) {
+		findings, err := d.examine(cmd.Context())
+		if err != nil {
+			return err
+		}
+		err = out.write(sys.stdout, findings, func(w io.Writer) {
 			for _, f := range findings {
 				row(w, f.Status, f.Check, f.Detail)
 			}
@@ -77,6 +89,7 @@ containers.`,
 type doctor struct {
 	sys    *system
 	client clientFlags
+	flags  *pflag.FlagSet
 	data   string
 	write  bool
 }
@@ -92,15 +105,22 @@ func (d *doctor) live(ctx context.Context) error {
 	return nil
 }
 
-func (d *doctor) examine(ctx context.Context) []finding {
-	if d.data != "" {
-		return examineData(d.data)
+func (d *doctor) examine(ctx context.Context) ([]finding, error) {
+	switch {
+	case slices.ContainsFunc([]string{"store", "store-file", "config"}, d.flags.Changed):
+		return d.examineStore(ctx)
+	case d.data != "":
+		return examineData(d.data), nil
 	}
 	findings, reachable := d.reach(ctx)
-	if !reachable {
-		return findings
+	if reachable {
+		findings = append(findings, d.ask(ctx)...)
 	}
-	return append(findings, d.ask(ctx)...)
+	if d.sys.env("WARIFU_STORE") == "" && d.sys.env("WARIFU_STORE_FILE") == "" {
+		return findings, nil
+	}
+	more, err := d.examineStore(ctx)
+	return append(findings, more...), err
 }
 
 // clockSkewMax is how far the clocks may differ before the doctor warns: event

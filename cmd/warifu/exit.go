@@ -11,9 +11,10 @@ const (
 	exitOK          = 0
 	exitFailed      = 1  // the work was tried and failed
 	exitUsage       = 2  // a flag, an argument, a variable or the configuration is wrong
-	exitUnavailable = 3  // the server cannot be reached or cannot answer; try again
+	exitUnavailable = 3  // the server, or its database, cannot be reached or cannot answer; try again
 	exitDenied      = 4  // the API key is missing, wrong, or not allowed to do this
 	exitNotFound    = 5  // nothing is stored of this key
+	exitSchema      = 6  // the database's schema is older than this program needs; `warifu migrate up`
 	exitStore       = 70 // EX_SOFTWARE: a server ended at once because its disk failed
 
 	// Only `once`, where every other code is the command's own.
@@ -29,9 +30,11 @@ const (
 const exitCodesText = `  0    done
   1    the work was tried and failed
   2    a flag, an argument, a variable or the configuration is wrong
-  3    the server cannot be reached or cannot answer; try again
+  3    the server, or its database, cannot be reached or cannot answer; try again
   4    the API key is missing, wrong, or not allowed to do this
   5    nothing is stored of this key (claims get)
+  6    the database's schema is older than this program needs: 'warifu migrate up'
+       (serve, dev, conformance; migrate status)
   70   a server ended at once because its disk failed; the log says how
   128+n ended by signal n, or at once by a second one
 

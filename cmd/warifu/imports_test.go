@@ -31,7 +31,12 @@ var rules = []rule{
 	// os, net and the clock come with time and crypto; import lines are depguard's.
 	{packages: []string{"storage/claim"}, std: true, never: []string{"context", "net", "database/sql"}},
 	{packages: []string{"storage"}, ours: []string{"storage/claim"}, std: true},
-	{packages: drivers, ours: []string{"storage", "storage/claim"}},
+	{packages: drivers, ours: []string{"storage", "storage/claim", "storage/codec", "storage/registry", "storage/storetime"}},
+	{packages: []string{"storage/codec", "storage/registry", "storage/storetime"}, ours: []string{"storage/claim"}, std: true},
+	{
+		packages: []string{"storage/sqlstore/migrate"},
+		never:    []string{"testing"},
+	},
 	{packages: []string{"retention"}, ours: []string{"storage", "storage/claim"}},
 	{packages: []string{"server/arbiter"}, ours: []string{"storage", "storage/claim"}, std: true},
 	{

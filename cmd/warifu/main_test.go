@@ -30,7 +30,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asWarifu) != "" {
 		main()
 	}
-	goleak.VerifyTestMain(m)
+	code := m.Run()
+	for _, err := range []error{closePostgres(), goleak.Find()} {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
 }
 
 // patience bounds waiting for another process on a busy machine.
@@ -41,11 +48,13 @@ type folder struct {
 	t   *testing.T
 	dir string
 	env []string
+
+	patience time.Duration // with a command
 }
 
 func newFolder(t *testing.T) *folder {
 	t.Helper()
-	f := &folder{t: t, dir: t.TempDir()}
+	f := &folder{t: t, dir: t.TempDir(), patience: patience}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +93,7 @@ func (f *folder) read(name string) string {
 }
 
 func (f *folder) command(name string, args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), f.patience)
 	f.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = f.dir, f.env

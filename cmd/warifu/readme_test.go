@@ -33,6 +33,14 @@ func blocks(t *testing.T, language string) []string {
 func TestREADMECommands(t *testing.T) {
 	t.Parallel()
 	f, server := onceFolder(t)
+	f.followREADME(server, server)
+}
+
+// followREADME runs the README's script: claims and other commands on one
+// server, the completion on another, which may be the same.
+func (f *folder) followREADME(claims, completion *process) {
+	t := f.t
+	t.Helper()
 	if err := os.Mkdir(f.path("bin"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -40,12 +48,15 @@ func TestREADMECommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := strings.Join(blocks(t, "sh"), "\n")
-	if !strings.Contains(script, "http://127.0.0.1:8080") {
-		t.Fatal("the README no longer uses the address of make run")
+	const address = "http://127.0.0.1:8080"
+	if strings.Count(script, address) != 2 {
+		t.Fatal("the README no longer uses the address of make run twice: to claim and to complete")
 	}
+	script = strings.Replace(script, address, claims.url, 1)
+	script = strings.Replace(script, address, completion.url, 1)
 	// Replies of the API end in no newline.
 	script = strings.ReplaceAll(script, "curl -sS", `curl -w '\n' -sS`)
-	got := f.sh(strings.ReplaceAll(script, "http://127.0.0.1:8080", server.url))
+	got := f.sh(script)
 	if got.code != 0 {
 		t.Fatalf("%+v", got)
 	}

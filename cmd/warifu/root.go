@@ -50,7 +50,7 @@ Client commands read WARIFU_URL, and WARIFU_API_KEY or WARIFU_API_KEY_FILE.`,
 		&cobra.Group{ID: groupTools, Title: "Tools:"},
 	)
 	root.AddCommand(
-		newDev(sys), newServe(sys),
+		newDev(sys), newServe(sys), newMigrate(sys),
 		newClaims(sys), newOnce(sys), newDoctor(sys),
 		newConformance(sys), newKeys(sys), newConfig(sys), newVersion(sys),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText},

@@ -33,6 +33,11 @@ names are errors. A file looks so ('warifu keys new' makes the key lines):
           on_lease_loss: REGRANT      # or HOLD
           on_unavailable: FAIL_CLOSED # or FAIL_OPEN
 
+In place of data, 'store: postgres://…' or 'store: cockroach://…' names a database
+that any number of servers share; store_file names a file with that URL. Its
+schema is made by 'warifu migrate up': a server that finds an older one than it
+needs ends with code 6 and says so.
+
 SIGTERM makes /readyz say no, waits drain_delay, lets requests finish and
 closes the store. A second signal ends the process at once; nothing that was
 acknowledged is lost.`,
@@ -56,7 +61,7 @@ acknowledged is lost.`,
 		}
 		d.table = func() (*tenant.Table, error) { return table, nil }
 		d.ready = func(address net.Addr) error {
-			d.log.Info("ready", "listen", address.String(), "data", c.Data, "tenants", len(c.Tenants), "version", readVersion().Version)
+			d.log.Info("ready", "listen", address.String(), "store", c.target.String(), "tenants", len(c.Tenants), "version", readVersion().Version)
 			return nil
 		}
 		return d.run(cmd.Context())

@@ -23,6 +23,12 @@ func (f *folder) keyLines() (key, id, sum string) {
 // serve starts `warifu serve` with two tenants and waits until it is ready.
 func (f *folder) serve(args ...string) *process {
 	f.t.Helper()
+	return f.serveAgain(f.configure(), args...)
+}
+
+// configure writes warifu.yaml with two tenants and returns a key of the first.
+func (f *folder) configure() string {
+	f.t.Helper()
 	key, id, sum := f.keyLines()
 	_, otherID, otherSum := f.keyLines()
 	f.write("warifu.yaml", `
@@ -43,10 +49,21 @@ tenants:
     name: other
     keys: [{id: "`+otherID+`", secret_sha256: "`+otherSum+`", revoked: true}]
 `)
-	p := f.start(append([]string{"serve", "--config", "warifu.yaml", "--log-format", "json", "--log-level", "info"}, args...)...)
+	return key
+}
+
+// serveAgain starts a server with the configuration of serve, and returns when
+// it is ready.
+func (f *folder) serveAgain(key string, args ...string) *process {
+	f.t.Helper()
+	p := f.start(serveArgs(args...)...)
 	p.key = key
 	p.url = "http://" + match(f.t, `"msg":"ready","listen":"([^"]+)"`, p.until(p.stderr, `"msg":"ready"`))
 	return p
+}
+
+func serveArgs(args ...string) []string {
+	return append([]string{"serve", "--config", "warifu.yaml", "--log-format", "json", "--log-level", "info"}, args...)
 }
 
 // metrics returns a page of the metrics listener.

@@ -32,7 +32,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"claims", "get", "one"}, exitUsage, "", "accepts 2 arg"},
 		{[]string{"version", "-o", "xml"}, exitUsage, "", "table, json, yaml"},
 		{[]string{"conformance"}, exitUsage, "", "--store is missing"},
-		{[]string{"conformance", "--store", "tape"}, exitUsage, "", "mem or pebble:DIR"},
+		{[]string{"conformance", "--store", "tape"}, exitUsage, "", "mem, pebble:DIR"},
 		{[]string{"claims", "list"}, exitDenied, "", "no API key"},
 		{[]string{"claims", "list", "--api-key-file", "none"}, exitUsage, "", "none"},
 	} {

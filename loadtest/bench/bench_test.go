@@ -215,8 +215,8 @@ func TestOptions(t *testing.T) {
 	if o, err := parseOptions(nil, &bytes.Buffer{}); err != nil || !o.wants("P9") || o.pairs != 5 {
 		t.Errorf("options = %+v, %v", o, err)
 	}
-	_, err = parseOptions([]string{"-only", "P1,P99", "-pairs", "0", "-seconds", "61", "-retained", "1", "-completed", "0"}, &bytes.Buffer{})
-	for _, fault := range []string{`"P99" is unknown`, "-pairs", "-seconds", "-retained", "-completed"} {
+	_, err = parseOptions([]string{"-only", "P1,P99", "-pairs", "0", "-seconds", "61", "-retained", "1", "-completed", "0", "-growth", "1", "-updated", "1"}, &bytes.Buffer{})
+	for _, fault := range []string{`"P99" is unknown`, "-pairs", "-seconds", "-retained", "-completed", "-growth", "-updated"} {
 		if err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("error lacks %s: %v", fault, err)
 		}

@@ -30,6 +30,22 @@ func (e *events) event(n uint64) warifu.Event {
 	}
 }
 
+// What a job has made in all, the warm-up included: parents compare it with the
+// rows of a database.
+const (
+	madeClaims      = "claims_made"
+	madeCompletions = "completions_made"
+)
+
+// made are all events that were taken, each as often as keys says.
+func (e *events) made(keys ...string) map[string]float64 {
+	out := map[string]float64{}
+	for _, key := range keys {
+		out[key] = float64(e.next.Load())
+	}
+	return out
+}
+
 // withSDK runs op against the job's server through the Go SDK.
 func withSDK(ctx context.Context, j *job, op func(*warifu.Client) measure.Op) (s measure.Sample, err error) {
 	client, err := warifu.New(j.Address, warifu.WithAPIKey(j.Key))
@@ -51,19 +67,21 @@ func claimFresh(ctx context.Context, client *warifu.Client, ev *events) (warifu.
 // sdkClaim claims fresh events.
 func sdkClaim(ctx context.Context, j *job) (measure.Sample, error) {
 	ev := newEvents()
-	return withSDK(ctx, j, func(client *warifu.Client) measure.Op {
+	s, err := withSDK(ctx, j, func(client *warifu.Client) measure.Op {
 		return func(ctx context.Context, _ int) (int, error) {
 			_, err := claimFresh(ctx, client, ev)
 			return 1, err
 		}
 	})
+	s.Extra = ev.made(madeClaims)
+	return s, err
 }
 
 // sdkLife claims fresh events and completes them.
 func sdkLife(ctx context.Context, j *job) (measure.Sample, error) {
 	ev := newEvents()
 	done := smallResult()
-	return withSDK(ctx, j, func(client *warifu.Client) measure.Op {
+	s, err := withSDK(ctx, j, func(client *warifu.Client) measure.Op {
 		return func(ctx context.Context, _ int) (int, error) {
 			grant, err := claimFresh(ctx, client, ev)
 			if err != nil {
@@ -72,6 +90,8 @@ func sdkLife(ctx context.Context, j *job) (measure.Sample, error) {
 			return 1, client.Complete(ctx, grant, done)
 		}
 	})
+	s.Extra = ev.made(madeClaims, madeCompletions)
+	return s, err
 }
 
 // sdkPrepare completes the job's events, for sdkReplay to claim again.

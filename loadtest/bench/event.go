@@ -63,8 +63,10 @@ func (e *events) appendDigest(dst []byte, n uint64) []byte {
 
 // requests fills a batch for the layers below the wire with fresh events. Like
 // a decoded message it is new memory each time, in few pieces.
-func (e *events) requests(n int) []claim.Request {
-	first := e.take(n)
+func (e *events) requests(n int) []claim.Request { return e.requestsFrom(e.take(n), n) }
+
+// requestsFrom is requests with the events from first on.
+func (e *events) requestsFrom(first uint64, n int) []claim.Request {
 	ids := make([]byte, 0, n*eventIDLen)
 	digests := make([]byte, 0, n*digestLen)
 	for i := range uint64(n) { //nolint:gosec // an index

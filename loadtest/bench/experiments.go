@@ -30,6 +30,7 @@ type experiment struct {
 // all experiments, in the order in which they run.
 var all = []experiment{
 	{"P1", p1}, {"P3", p3}, {"P4", p4}, {"P6", p6}, {"P8", p8}, {"P9", p9}, {"allocations", countAllocations},
+	{"P2", p2}, {"P6-sql", p6SQL}, {"P8-sql", p8SQL}, {"P9-sql", p9SQL}, {"growth", growth}, {"updates", updates},
 }
 
 // side is a side whose every measurement is a job of its own.

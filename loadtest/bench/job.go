@@ -23,26 +23,32 @@ type job struct {
 	Role    string
 	Callers int
 	Seconds float64
-	// Address is the server's; Key its API key; PID its process.
-	Address string
-	Key     string
-	PID     int
+	// Address is the server's; Key its API key; PID its process. Database is
+	// the process of a database behind it.
+	Address  string
+	Key      string
+	PID      int
+	Database int
 	// Dir is a folder of the job's own.
 	Dir string
 	// Seed names the events of jobs that must know each other's; Keys is how
 	// many there are.
 	Seed uint64
 	Keys int
-	// NoFilter turns the embedded store's filter off. Sorted sorts batches.
+	// NoFilter turns the store's filter off. Sorted sorts batches.
 	NoFilter bool
 	Sorted   bool
+	// Duplicates is the share of keys in a batch that are stored, in percent.
+	Duplicates int
+	// Mixed: events are completed in other batches than they were claimed in.
+	Mixed bool
 	// Profile is the file of a CPU profile; empty: none.
 	Profile string
 }
 
 func (j *job) plan() measure.Plan {
 	window := time.Duration(j.Seconds * float64(time.Second))
-	return measure.Plan{Callers: j.Callers, Warm: min(warmMax, window), Window: window, ServerPID: j.PID}
+	return measure.Plan{Callers: j.Callers, Warm: min(warmMax, window), Window: window, ServerPID: j.PID, DatabasePID: j.Database}
 }
 
 // warmMax is how long a measurement runs before it counts.
@@ -62,6 +68,11 @@ var roles = map[string]func(context.Context, *job) (measure.Sample, error){
 	"fill":        fill,
 	"retained":    retained,
 	"allocations": allocations,
+	"sql-rows":    sqlRows,
+	"sql-fill":    sqlFill,
+	"sql-mix":     sqlMix,
+	"sql-growth":  sqlGrowth,
+	"sql-updates": sqlUpdates,
 }
 
 // childArgument makes this program one of its own children.

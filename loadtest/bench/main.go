@@ -44,6 +44,8 @@ type options struct {
 	seconds   float64
 	retained  int
 	completed int
+	growth    int
+	updated   int
 	quick     bool
 	profile   string
 	dir       string
@@ -59,7 +61,9 @@ func parseOptions(args []string, out io.Writer) (*options, error) {
 	flags.IntVar(&o.pairs, "pairs", 5, "rounds that count, after one that does not")
 	flags.Float64Var(&o.seconds, "seconds", 3, "length of one measurement")
 	flags.IntVar(&o.retained, "retained", 2_000_000, "keys in the store of P6")
-	flags.IntVar(&o.completed, "completed", 50_000, "completed events that P8 replays")
+	flags.IntVar(&o.completed, "completed", 50_000, "completed events that P8 replays, and that P6-sql meets again")
+	flags.IntVar(&o.growth, "growth", 1_000_000, "rows of the largest table of growth, a power of ten; 10000000 takes many minutes and some 10 GB")
+	flags.IntVar(&o.updated, "updated", 100_000, "events that a measurement of updates claims and completes")
 	flags.BoolVar(&o.quick, "quick", false, "one short round over few keys: to see that it works. Writes no RESULTS.md")
 	flags.StringVar(&o.profile, "profile", "", "folder for CPU profiles of servers and clients")
 	flags.StringVar(&o.dir, "dir", os.TempDir(), "where stores are made: a folder on a real disk")
@@ -70,6 +74,7 @@ func parseOptions(args []string, out io.Writer) (*options, error) {
 	}
 	if o.quick {
 		o.pairs, o.seconds, o.retained, o.completed = 1, 0.5, 100_000, 5_000
+		o.growth, o.updated = 100_000, 10_000
 	}
 	return o, o.validate()
 }
@@ -84,7 +89,9 @@ func (o *options) validate() error {
 	fault(o.pairs < 1 || o.pairs > 99, "-pairs must be 1-99")
 	fault(o.seconds <= 0 || o.seconds > 60, "-seconds must be above 0 and at most 60")
 	fault(o.retained < batchLen, "-retained must be at least one batch")
-	fault(o.completed < 1, "-completed must be at least 1")
+	fault(o.completed < sqlBatch, fmt.Sprintf("-completed must be at least %d", sqlBatch))
+	fault(o.growth < growthLeast || o.growth > growthMost, fmt.Sprintf("-growth must be %d-%d", growthLeast, growthMost))
+	fault(o.updated < sqlBatch, fmt.Sprintf("-updated must be at least %d", sqlBatch))
 	for name := range strings.SplitSeq(o.only, ",") {
 		known := slices.ContainsFunc(all, func(e experiment) bool { return e.name == name })
 		fault(o.only != "" && !known, fmt.Sprintf("-only: %q is unknown", name))
@@ -96,7 +103,7 @@ func (o *options) wants(name string) bool {
 	return o.only == "" || slices.Contains(strings.Split(o.only, ","), name)
 }
 
-// totalMax ends a run that hangs. The default one takes less than 8 minutes.
+// totalMax ends a run that hangs. The default one takes some 20 minutes.
 const totalMax = time.Hour
 
 // bench runs what was asked for and reports it.
@@ -124,7 +131,7 @@ func bench(ctx context.Context, args []string, out io.Writer) (err error) {
 			return err
 		}
 	}
-	results, err := measureAll(ctx, o, dir, out)
+	results, err := measureAll(ctx, o, about, dir, out)
 	if err != nil {
 		return err
 	}
@@ -132,7 +139,7 @@ func bench(ctx context.Context, args []string, out io.Writer) (err error) {
 	return o.publish(about, results, out)
 }
 
-func measureAll(ctx context.Context, o *options, dir string, out io.Writer) ([]*ratio.Result, error) {
+func measureAll(ctx context.Context, o *options, about *run, dir string, out io.Writer) ([]*ratio.Result, error) {
 	program, err := buildWarifu(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -148,6 +155,9 @@ func measureAll(ctx context.Context, o *options, dir string, out io.Writer) ([]*
 		r, err := f.run(ctx, e, say)
 		if err = errors.Join(err, f.close()); err != nil {
 			return nil, err
+		}
+		if f.postgres != "" {
+			about.Postgres = f.postgres
 		}
 		say(fmt.Sprintf("%s took %s", e.name, time.Since(began).Round(time.Second)))
 		results = append(results, r)

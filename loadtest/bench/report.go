@@ -33,6 +33,7 @@ type run struct {
 	Go         string    `json:"go"`
 	Redis      string    `json:"redis"`
 	NATS       string    `json:"nats"`
+	Postgres   string    `json:"postgres"`
 	LoadBefore string    `json:"load_before"`
 	LoadAfter  string    `json:"load_after"`
 }
@@ -155,7 +156,7 @@ func (o *options) document(about *run, results []*ratio.Result) string {
 	fmt.Fprintf(&b, "# Results\n\nWritten by `go run ./loadtest/bench`; README.md says how to read it. Do not edit: remarks belong in NOTES.md.\n\n")
 	fmt.Fprintf(&b, "- Commit %s%s, %s to %s\n", about.Commit, changed, about.Began.Format(time.DateTime), about.Ended.Format("15:04:05 MST"))
 	fmt.Fprintf(&b, "- %s, %d cores, %s, Linux %s, %s, %s\n", about.CPU, about.Cores, about.Memory, about.Kernel, about.FileSystem, about.Go)
-	fmt.Fprintf(&b, "- Redis %s, NATS %s; load average %s before, %s after\n", about.Redis, about.NATS, about.LoadBefore, about.LoadAfter)
+	fmt.Fprintf(&b, "- Redis %s, NATS %s, PostgreSQL %s; load average %s before, %s after\n", about.Redis, about.NATS, about.Postgres, about.LoadBefore, about.LoadAfter)
 	fmt.Fprintf(&b, "- %d rounds of %g s per side, sides by turns, after one round that does not count; medians (least–greatest)\n\n", o.pairs, o.seconds)
 	b.WriteString("## Budgets\n\n" + ratio.Table(results))
 	b.WriteString("\n## Costs\n\n" + ratio.Costs(results))

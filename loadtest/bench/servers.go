@@ -26,6 +26,7 @@ type folder struct {
 	opts     *options
 	program  string         // the warifu binary
 	profiled map[int]string // by process: where its profiles are served
+	postgres string         // its version, once one was started
 	stops    []func() error // in the order of the starts
 }
 
@@ -49,10 +50,11 @@ func (f *folder) close() error {
 type target struct {
 	url, key string
 	pid      int
+	database int // the process of the one behind it, if there is one
 }
 
 func (t *target) job(role string, callers int) job {
-	return job{Role: role, Callers: callers, Address: t.url, Key: t.key, PID: t.pid}
+	return job{Role: role, Callers: callers, Address: t.url, Key: t.key, PID: t.pid, Database: t.database}
 }
 
 var (
@@ -71,7 +73,12 @@ func matchOf(re *regexp.Regexp) func([]byte) string {
 
 // startWarifu starts `warifu dev`: the product as a user gets it.
 func (f *folder) startWarifu(ctx context.Context) (*target, error) {
-	args := []string{"dev", "--listen", "127.0.0.1:0", "--data", f.sub("warifu")}
+	return f.startDev(ctx, "--data", f.sub("warifu"))
+}
+
+// startDev starts `warifu dev` with a store. It keeps its key in the folder.
+func (f *folder) startDev(ctx context.Context, store ...string) (*target, error) {
+	args := append([]string{"dev", "--listen", "127.0.0.1:0"}, store...)
 	var profiles string
 	if f.opts.profile != "" {
 		port, err := process.FreePort(ctx)

@@ -25,6 +25,9 @@ type Plan struct {
 	Window time.Duration
 	// ServerPID is the process that answers; 0 when it is this one.
 	ServerPID int
+	// DatabasePID is the process behind the server, whose children work for it
+	// too; 0 when there is none. It counts as part of the server.
+	DatabasePID int
 }
 
 // Op does one operation, or a batch of n, for a caller: 0 to Callers-1.
@@ -40,6 +43,8 @@ type Sample struct {
 	// ClientCPU and ServerCPU are CPU seconds spent within the window.
 	ClientCPU float64 `json:"client_cpu_s"`
 	ServerCPU float64 `json:"server_cpu_s"`
+	// DatabaseCPU is what of ServerCPU the database used.
+	DatabaseCPU float64 `json:"database_cpu_s,omitempty"`
 	// ServerCPUAfter is what the server spent after the window until it was
 	// quiet: compactions, for one, that the window left to be done.
 	ServerCPUAfter float64 `json:"server_cpu_after_s"`
@@ -134,19 +139,29 @@ func (l *loop) window(ctx context.Context) (Sample, error) {
 	took := time.Since(began)
 	after, err := l.cpu()
 	return Sample{
-		Seconds: took.Seconds(), ClientCPU: after[0] - before[0], ServerCPU: after[1] - before[1],
+		Seconds: took.Seconds(), ClientCPU: after.client - before.client,
+		ServerCPU: after.server - before.server, DatabaseCPU: after.database - before.database,
 	}, err
 }
 
-// cpu is the CPU time of this process and of the server.
-func (l *loop) cpu() (seconds [2]float64, err error) {
-	if seconds[0], err = process.CPUSeconds(os.Getpid()); err != nil {
-		return seconds, err
+// spent is CPU seconds: of this process, of server and database together, and
+// of the database alone.
+type spent struct{ client, server, database float64 }
+
+func (l *loop) cpu() (s spent, err error) {
+	if s.client, err = process.CPUSeconds(os.Getpid()); err != nil {
+		return s, err
+	}
+	if l.plan.DatabasePID != 0 {
+		if s.database, err = process.FamilyCPUSeconds(l.plan.DatabasePID); err != nil {
+			return s, err
+		}
 	}
 	if l.plan.ServerPID != 0 {
-		seconds[1], err = process.CPUSeconds(l.plan.ServerPID)
+		s.server, err = process.CPUSeconds(l.plan.ServerPID)
 	}
-	return seconds, err
+	s.server += s.database
+	return s, err
 }
 
 func (l *loop) collect(s *Sample) {
@@ -164,10 +179,13 @@ func (l *loop) collect(s *Sample) {
 // after waits until the server is quiet, so that what it still has to do is
 // neither lost from its account nor charged to whoever is measured next.
 func (l *loop) after(ctx context.Context, s *Sample) error {
-	if l.plan.ServerPID == 0 {
+	if l.plan.ServerPID == 0 && l.plan.DatabasePID == 0 {
 		return nil
 	}
-	spent, err := process.Settle(ctx, l.plan.ServerPID)
+	spent, err := process.Settle(ctx, func() (float64, error) {
+		s, err := l.cpu()
+		return s.server, err
+	})
 	s.ServerCPUAfter = spent
 	return err
 }

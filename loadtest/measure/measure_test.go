@@ -52,8 +52,9 @@ func TestLoopFails(t *testing.T) {
 	if _, err := Loop(ctx, plan, func(context.Context, int) (int, error) { return 1, nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("error = %v, want that of the context", err)
 	}
-	plan = Plan{Callers: 1, ServerPID: 1 << 30}
-	if _, err := Loop(t.Context(), plan, func(context.Context, int) (int, error) { return 1, nil }); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error = %v: the CPU time of no process was read", err)
+	for _, plan := range []Plan{{Callers: 1, ServerPID: 1 << 30}, {Callers: 1, DatabasePID: 1 << 30}} {
+		if _, err := Loop(t.Context(), plan, func(context.Context, int) (int, error) { return 1, nil }); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("error = %v: the CPU time of no process was read", err)
+		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -135,72 +134,4 @@ func FreePort(ctx context.Context) (string, error) {
 	}
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	return port, errors.Join(err, l.Close())
-}
-
-// ticksPerSecond is the unit of /proc/<pid>/stat on every Linux that runs Go.
-const ticksPerSecond = 100
-
-// CPUSeconds is the user and system time of all threads of a process, to a
-// hundredth of a second. Linux only.
-func CPUSeconds(pid int) (float64, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, fmt.Errorf("CPU time: %w", err)
-	}
-	return parseStat(stat)
-}
-
-// parseStat reads fields 14 and 15. The second is a name in parentheses that
-// may hold anything, so counting begins behind its end.
-func parseStat(stat []byte) (float64, error) {
-	end := bytes.LastIndexByte(stat, ')')
-	fields := bytes.Fields(stat[end+1:])
-	if end < 0 || len(fields) < 13 {
-		return 0, fmt.Errorf("CPU time: cannot read %q", stat)
-	}
-	user, err := strconv.ParseInt(string(fields[11]), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("CPU time: %w", err)
-	}
-	system, err := strconv.ParseInt(string(fields[12]), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("CPU time: %w", err)
-	}
-	return float64(user+system) / ticksPerSecond, nil
-}
-
-// A process counts as quiet when it used less than quietTicks of CPU time in
-// quietLook. settleMax bounds the wait.
-const (
-	quietLook  = 200 * time.Millisecond
-	quietTicks = 2.0 / ticksPerSecond
-	settleMax  = 3 * time.Second
-)
-
-// Settle waits until a process is quiet and returns the CPU seconds that it
-// spent until then.
-func Settle(ctx context.Context, pid int) (float64, error) {
-	first, err := CPUSeconds(pid)
-	if err != nil {
-		return 0, err
-	}
-	ticker := time.NewTicker(quietLook)
-	defer ticker.Stop()
-	last := first
-	for range settleMax / quietLook {
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-ticker.C:
-		}
-		now, err := CPUSeconds(pid)
-		if err != nil {
-			return 0, err
-		}
-		if now-last < quietTicks {
-			return now - first, nil
-		}
-		last = now
-	}
-	return last - first, nil
 }

@@ -10,27 +10,6 @@ import (
 	"testing"
 )
 
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	line := "4711 (a) name (with) x 1 2) S 1 4711 4711 0 -1 4194560 100 0 0 0 250 75 0 0 20 0 9 0 1234 0 0"
-	got, err := parseStat([]byte(line))
-	if err != nil || got != 3.25 {
-		t.Errorf("CPU time = %v, %v; want 3.25 s", got, err)
-	}
-	for _, bad := range []string{"", "1 (x) S 1", "1 (x) S 1 2 3 4 5 6 7 8 9 10 eleven 12 13"} {
-		if got, err := parseStat([]byte(bad)); err == nil {
-			t.Errorf("%q was read as %v s", bad, got)
-		}
-	}
-}
-
-func TestCPUSeconds(t *testing.T) {
-	t.Parallel()
-	if got, err := CPUSeconds(os.Getpid()); err != nil || got < 0 {
-		t.Errorf("own CPU time = %v, %v", got, err)
-	}
-}
-
 // findLine is the first whole line.
 func findLine(text []byte) string {
 	line, _, ok := bytes.Cut(text, []byte("\n"))
@@ -50,7 +29,7 @@ func TestProcess(t *testing.T) {
 	if err != nil || got != "hello" {
 		t.Errorf("it said %q, %v", got, err)
 	}
-	spent, err := Settle(t.Context(), p.PID())
+	spent, err := Settle(t.Context(), func() (float64, error) { return CPUSeconds(p.PID()) })
 	if err != nil || spent > 1 {
 		t.Errorf("a sleeping process: %v s, %v", spent, err)
 	}

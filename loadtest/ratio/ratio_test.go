@@ -115,7 +115,7 @@ func TestTable(t *testing.T) {
 	r := &Result{
 		Name: "P0", Order: []string{"a", "b"},
 		Samples: map[string][]measure.Sample{
-			"a": {{Ops: 30_000, Seconds: 2, P50: 1500, P99: 9000, ClientCPU: 0.9, ServerCPU: 1.5, ServerCPUAfter: 0.3, Extra: map[string]float64{"skipped": 99.5}}},
+			"a": {{Ops: 30_000, Seconds: 2, P50: 1500, P99: 9000, ClientCPU: 0.9, ServerCPU: 1.5, ServerCPUAfter: 0.3, DatabaseCPU: 1.2, Extra: map[string]float64{"skipped": 99.5}}},
 			"b": {{Ops: 10_000, Seconds: 2, ClientCPU: 0.9, ServerCPU: 1.5}},
 		},
 		Comparisons: []Comparison{{ID: "P0", Unit: "claims", Ours: "a", Against: "b", Budget: 3.5}},
@@ -129,7 +129,7 @@ func TestTable(t *testing.T) {
 	if d := cmp.Diff(wantTable, Table([]*Result{r})); d != "" {
 		t.Errorf("table (-want +got):\n%s", d)
 	}
-	wantRow := "| P0 | a | 15.0 k (15.0 k–15.0 k) | 1.50 | 9.0 (9.0–9.0) | 0.0300 | 0.0500 | 0.0600 | 1.20 |\n"
+	wantRow := "| P0 | a | 15.0 k (15.0 k–15.0 k) | 1.50 | 9.0 (9.0–9.0) | 0.0300 | 0.0500 | 0.0400 | 0.0600 | 1.20 |\n"
 	if got := Costs([]*Result{r}); !strings.Contains(got, wantRow) {
 		t.Errorf("costs lack %q:\n%s", wantRow, got)
 	}

@@ -34,8 +34,8 @@ func Table(results []*Result) string {
 // Costs renders what each side cost, as Markdown.
 func Costs(results []*Result) string {
 	var b strings.Builder
-	b.WriteString("| # | side | per s | p50 ms | p99 ms | client CPU s / 1k | server CPU s / 1k | server, work left behind included | cores busy |\n")
-	b.WriteString("|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| # | side | per s | p50 ms | p99 ms | client CPU s / 1k | server CPU s / 1k | of it the database | server, work left behind included | cores busy |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range results {
 		for _, side := range r.Order {
 			of := func(number func(*measure.Sample) float64) float64 { return r.Of(side, number).Median }
@@ -48,6 +48,7 @@ func Costs(results []*Result) string {
 				fmt.Sprintf("%.1f (%.1f–%.1f)", p99.Median, p99.Min, p99.Max),
 				perThousand(func(s *measure.Sample) float64 { return s.ClientCPU }),
 				perThousand(func(s *measure.Sample) float64 { return s.ServerCPU }),
+				perThousand(func(s *measure.Sample) float64 { return s.DatabaseCPU }),
 				perThousand(func(s *measure.Sample) float64 { return s.ServerCPU + s.ServerCPUAfter }),
 				fmt.Sprintf("%.2f", of(func(s *measure.Sample) float64 { return (s.ClientCPU + s.ServerCPU) / s.Seconds })))
 		}

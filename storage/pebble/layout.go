@@ -9,6 +9,7 @@ import (
 
 // Every key begins with one byte that says what it is.
 const (
+	adminPrefix  = 'a' // → the registry; see registry_keys.go
 	recordPrefix = 'r' // tenant, consumer, 0, event ID → record
 	bodyPrefix   = 'b' // as the record's → a result body too large to be stored inline
 	indexPrefix  = 'x' // bucket of expiry, sequence, part → record keys

@@ -62,6 +62,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, lock: lock, closing: make(chan struct{}), seed: maphash.MakeSeed(), wal: newWAL(&cfg)}
 	s.room.L = &s.mu
+	s.admin = make(chan struct{}, 1)
 	s.mu.front.active = newMemtable(s.seed)
 	s.flusher.init()
 	s.clock = clock{wall: cfg.Clock, Clock: storetime.New(cfg.Monotonic)}

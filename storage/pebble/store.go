@@ -90,6 +90,7 @@ type Config struct {
 // hooks are called, where set, at the named places.
 type hooks struct {
 	sweepFound func() // between finding candidates and deleting them
+	adminRead  func() // between the revision of the registry and its rows
 }
 
 func (c Config) withDefaults() Config {
@@ -167,6 +168,7 @@ type Store struct {
 	syncer  syncer
 	flusher flusher
 	gate    gate
+	admin   chan struct{} // holds a token while somebody writes to the registry
 	damage  atomic.Pointer[error]
 	life    sync.RWMutex  // held for reading by every call; Close takes it
 	once    sync.Once     // Close happens once

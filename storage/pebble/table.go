@@ -10,13 +10,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 )
 
-// writeTable writes, in the order of keys, bodies, how far the engine is,
-// records, and the expiry index.
+// writeTable writes, in the order of keys, the registry, bodies, how far the
+// engine is, records, and the expiry index.
 func writeTable(w *sstable.Writer, m *memtable, segment uint64) error {
 	var bodies []sortItem
 	records := make([]sortItem, 0, m.used)
 	m.newest(func(r ref, o op) {
-		if o.key[0] == bodyPrefix {
+		if o.key[0] != recordPrefix { // bodies and the registry, in one run of keys
 			bodies = append(bodies, sortItem{eightBytes(o.key), r})
 		} else {
 			records = append(records, sortItem{eightBytes(o.key[len(m.shared):]), r})

@@ -153,11 +153,11 @@ func (cs *completions) args() []any {
 }
 
 // put is the statement that stores the bodies, if there are any.
-func (cs *completions) put(k *keys) []query {
+func (cs *completions) put(k *keys, b storetime.Bounds) []query {
 	if len(cs.places) == 0 {
 		return nil
 	}
-	return []query{{sql: sqlBodyPut, args: append(k.only(cs.places).args(), cs.sums, cs.bodies)}}
+	return []query{{sql: sqlBodyPut, args: append(append(held(b), k.only(cs.places).args()...), cs.sums, cs.bodies)}}
 }
 
 // requests are the arrays of what begins a life.

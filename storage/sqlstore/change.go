@@ -2,6 +2,8 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/warifu/warifu/storage"
@@ -11,7 +13,7 @@ import (
 
 // change is a group of items that one statement changes.
 type change struct {
-	sql    string
+	sql    text
 	places []int
 	// args are the arrays beside keys and clock, in the order of the statement.
 	args []any
@@ -20,23 +22,81 @@ type change struct {
 	drops bool
 }
 
-// change sends all groups and reads back every key, in one trip. The groups are
-// sent in one order by everybody, as their keys are.
-func (s *Store) change(ctx context.Context, k *keys, f *found, groups []change) error {
-	return s.trip(ctx, s.traffic, writes, func(b storetime.Bounds) []query {
-		var queries []query
-		for i := range f.items {
-			f.items[i] = storage.Found{}
-		}
-		for i := range groups {
-			queries = append(queries, groups[i].queries(k, b, f)...)
-		}
-		return append(queries, s.readBack(k, b, f))
-	})
+// changeAll sends each group as a transaction of its own, at the same time: one
+// transaction with several groups would lock its keys group by group, and two
+// of them could wait for each other. done reports whether an item that was not
+// applied shows all the same what it asked for.
+func (s *Store) changeAll(ctx context.Context, k *keys, f *found, groups []change, done func(int) bool) error {
+	groups = k.used(groups)
+	if len(groups) == 1 {
+		return s.change(ctx, k, f, &groups[0], done)
+	}
+	var wg sync.WaitGroup
+	for i := range groups {
+		wg.Go(func() {
+			g := &groups[i]
+			if err := s.change(ctx, k, f, g, done); err != nil {
+				for _, p := range g.places {
+					f.items[k.order[p]] = storage.Found{Err: err}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return nil
 }
 
-func (g *change) queries(k *keys, b storetime.Bounds, f *found) []query {
+// change sends one group and reads back its keys, in one trip. When an earlier
+// try may have been executed as well, an item that was not applied by the last
+// one may have been by the first: unless it shows, nobody can say.
+func (s *Store) change(ctx context.Context, k *keys, f *found, g *change, done func(int) bool) error {
 	mine := k.only(g.places)
+	again, err := s.tripAgain(ctx, s.traffic, writes, func(b storetime.Bounds) []query {
+		for _, p := range g.places {
+			f.items[k.order[p]] = storage.Found{}
+		}
+		return append(g.queries(k, mine, b, f), s.readBack(mine, b, f))
+	})
+	if err != nil || !again {
+		return err
+	}
+	for _, p := range g.places {
+		if i := k.order[p]; !f.items[i].Applied && !done(i) {
+			f.items[i], f.aside[i] = storage.Found{Err: storage.ErrUnknown}, 0
+		}
+	}
+	return nil
+}
+
+// used returns the groups that have items, and one more for the items that are
+// in none: those are only read.
+func (k *keys) used(groups []change) []change {
+	var out []change
+	in := make([]bool, len(k.n))
+	for _, g := range groups {
+		if len(g.places) > 0 {
+			out = append(out, g)
+		}
+		for _, p := range g.places {
+			in[p] = true
+		}
+	}
+	var rest change
+	for p := range in {
+		if !in[p] {
+			rest.places = append(rest.places, p)
+		}
+	}
+	if len(rest.places) > 0 {
+		out = append(out, rest)
+	}
+	return out
+}
+
+func (g *change) queries(k, mine *keys, b storetime.Bounds, f *found) []query {
+	if g.sql == (text{}) {
+		return nil
+	}
 	queries := []query{{
 		sql: g.sql, args: append(append(held(b), mine.args()...), g.args...),
 		row: func(r row) error {
@@ -48,7 +108,7 @@ func (g *change) queries(k *keys, b storetime.Bounds, f *found) []query {
 			return r.end()
 		},
 	}}
-	queries = append(queries, g.cs.put(k)...)
+	queries = append(queries, g.cs.put(k, b)...)
 	if g.drops {
 		queries = append(queries, query{sql: sqlBodyDelete, args: mine.named()})
 	}
@@ -63,18 +123,30 @@ func (s *Store) Transition(ctx context.Context, ts []claim.Transition) ([]storag
 		return nil, err
 	}
 	defer leave()
+	for i := range ts {
+		if ts[i].Kind == claim.Complete && noOutcome(ts[i].Completion) {
+			return nil, errNoOutcome
+		}
+	}
 	k, f := sorted(len(ts), key), newFound(len(ts))
 	var groups []change
 	for _, kind := range []claim.TransitionKind{claim.Complete, claim.Extend, claim.Release} {
-		if g := transitions(kind, k, ts); len(g.places) > 0 {
-			groups = append(groups, g)
-		}
+		groups = append(groups, transitions(kind, k, ts))
 	}
-	if err := s.change(ctx, k, f, groups); err != nil {
+	// The owner's reply tells what became of its grant for as long as it is the
+	// owner. Who takes over, or what is swept, hides it.
+	done := func(i int) bool { return f.items[i].Record.Owner(ts[i].Attempt, ts[i].Fence) }
+	if err := s.changeAll(ctx, k, f, groups, done); err != nil {
 		return nil, err
 	}
-	return s.finish(ctx, k, f, key)
+	s.finish(ctx, k, f, key, func(i int) *claim.Completion { return ts[i].Completion }, storage.ErrUnknown)
+	return f.items, nil
 }
+
+func noOutcome(c *claim.Completion) bool { return c == nil || c.Outcome == claim.NoOutcome }
+
+// errNoOutcome is a bug of the caller: what has no outcome is not complete.
+var errNoOutcome = errors.New("sqlstore: a completion has no outcome")
 
 // transitions collects those of one kind.
 func transitions(kind claim.TransitionKind, k *keys, ts []claim.Transition) change {

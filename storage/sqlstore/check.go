@@ -17,6 +17,10 @@ const readyTimeout = 2 * time.Second
 // ErrVersion says that the database is older than the store supports.
 var ErrVersion = errors.New("the database is too old")
 
+// errReadOnly: a connection that was made to a primary, or before somebody made
+// the database read-only.
+var errReadOnly = errors.New("the database takes no writes")
+
 // ErrEncoding says that texts are not stored as UTF-8.
 var ErrEncoding = errors.New("the database's encoding is not UTF8")
 
@@ -58,5 +62,14 @@ func (s *Store) Ready(ctx context.Context) error {
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	return s.trip(ctx, s.traffic, reads, func(storetime.Bounds) []query { return []query{{sql: sqlClock}} })
+	// Not a connection for traffic: that all of them are in use is no reason
+	// to send callers elsewhere.
+	return s.trip(ctx, s.sweeps, reads, func(storetime.Bounds) []query {
+		return []query{{sql: sqlReady, row: func(r row) error {
+			if r.text() != "off" {
+				return errReadOnly
+			}
+			return r.end()
+		}}}
+	})
 }

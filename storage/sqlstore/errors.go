@@ -18,7 +18,12 @@ const (
 	// fails: the statement is wrong or the database is set up wrongly; running
 	// it again would fail again.
 	fails class = iota
-	// conflict: run it again after a pause on any connection.
+	// undone: others were in the way. Run it again after a pause. The database
+	// says that it has undone everything, which is believed for one purpose
+	// only: when the next try finds the work of somebody else, that this one
+	// did nothing before. Releases of CockroachDB that we support keep to it.
+	undone
+	// conflict: the same, of which the database says nothing.
 	conflict
 	// broken: the connection is gone or its node is going; run it again at once
 	// on another.
@@ -28,17 +33,20 @@ const (
 	replan
 	// overloaded: run it again after a longer pause.
 	overloaded
+	// busy: no connection became free in time. Whoever waits longer makes
+	// others wait.
+	busy
 	// damaged: what is stored cannot be read back.
 	damaged
 )
 
 // classes are the SQLSTATE codes and what is done about them.
 var classes = map[string]class{
-	"40001": conflict, // serialization failure; every retryable error of CockroachDB
-	"CR000": conflict, // its code before v20
+	"40001": undone,   // serialization failure; every retryable error of CockroachDB
+	"CR000": undone,   // its code before v20
 	"40003": conflict, // statement completion unknown: CockroachDB's ambiguous result
-	"40P01": conflict, // deadlock of PostgreSQL
-	"55P03": conflict, // lock not available
+	"40P01": undone,   // deadlock of PostgreSQL
+	"55P03": undone,   // lock not available
 	"57014": broken,   // cancelled by a timeout; a batch does not recover from it on CockroachDB
 	"57P01": broken,   // the node is being drained or shut down
 	"57P02": broken,   // crash of another backend
@@ -75,10 +83,16 @@ func classify(err error) (c class, sent bool) {
 	case errors.Is(err, errRow), errors.Is(err, ErrMismatch):
 		return fails, sent
 	case !sent && errors.Is(err, context.DeadlineExceeded):
-		return overloaded, false // no connection became free
+		return busy, false
 	}
 	// Everything else is about the connection: closed, reset, timed out.
 	return broken, sent
+}
+
+// final reports whether a call ends with an error of this class. One that may
+// have been executed needs an answer more than others need its connection.
+func (c class) final(sent bool) bool {
+	return c == fails || c == damaged || c == busy && !sent
 }
 
 func classOf(pg *pgconn.PgError) class {

@@ -2,6 +2,8 @@ package sqlstore
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
@@ -9,13 +11,18 @@ import (
 	"github.com/warifu/warifu/storage/storetime"
 )
 
-// bodyBytesMax is about how many bytes of bodies one statement asks for. The
-// largest body fits always.
-const bodyBytesMax = 4 << 20
-
-// lookAgainMax bounds how often a key is read again that vanished between two
-// statements.
-const lookAgainMax = 3
+const (
+	// bodyBytesMax is about how many bytes of bodies one statement asks for. The
+	// largest body fits always.
+	bodyBytesMax = 4 << 20
+	// callBytesMax is how many bytes of bodies one call returns; what is beyond
+	// it is done all the same, and omitted. A reply to a client has a smaller
+	// limit of its own.
+	callBytesMax = 16 << 20
+	// lookAgainMax bounds how often a key is read again that vanished between
+	// two statements.
+	lookAgainMax = 3
+)
 
 // found collects what one call has found, item by item.
 type found struct {
@@ -35,17 +42,26 @@ func (s *Store) readBack(k *keys, b storetime.Bounds, f *found) query {
 			return err
 		}
 		reading := r.time()
-		s.saw(reading)
-		f.items[i] = storage.Found{Now: b.Hold(reading), Applied: f.items[i].Applied}
+		f.items[i] = storage.Found{Now: s.asOf(b, reading), Applied: f.items[i].Applied}
 		f.aside[i] = 0
 		if r.values[r.next] == nil {
 			return nil // nothing is stored
 		}
-		rec := &f.items[i].Record
-		f.aside[i] = r.record(rec, true)
-		rec.Key = claim.Key{}
+		it := &f.items[i]
+		f.aside[i] = r.record(&it.Record, true)
+		it.Record.Key = claim.Key{}
+		// The database's time is that of the transaction's beginning. It may
+		// have waited since, and have read what was written later.
+		it.Now = max(it.Now, it.Record.GrantedAt, it.Record.EndedAt)
 		return r.end()
 	}}
+}
+
+// asOf is the store's time at which something was read by a statement that was
+// held to b: not before what this process had seen when it was answered.
+func (s *Store) asOf(b storetime.Bounds, reading claim.Time) claim.Time {
+	s.saw(reading)
+	return max(b.Hold(reading), s.bounds().Low)
 }
 
 // Get implements storage.Store.
@@ -61,7 +77,8 @@ func (s *Store) Get(ctx context.Context, ids []claim.Key) ([]storage.Found, erro
 	if err != nil {
 		return nil, err
 	}
-	return s.finish(ctx, k, f, key)
+	s.finish(ctx, k, f, key, func(int) *claim.Completion { return nil }, storage.ErrUnavailable)
+	return f.items, nil
 }
 
 // begin is the beginning of every call on keys. No leave and no error: there is
@@ -78,37 +95,68 @@ func (s *Store) begin(ctx context.Context, n int, key func(int) *claim.Key) (lea
 	return leave, nil
 }
 
-// finish names the records and reads the bodies that are stored aside.
-func (s *Store) finish(ctx context.Context, k *keys, f *found, key func(int) *claim.Key) ([]storage.Found, error) {
+// finish names the records and reads the bodies that are stored aside, but for
+// those that the call itself has brought: given, or nil. Where that fails the
+// item alone fails, with what otherwise says: behind a write that has been
+// committed nothing may say that nothing was applied.
+func (s *Store) finish(ctx context.Context, k *keys, f *found, key func(int) *claim.Key, given func(int) *claim.Completion, otherwise error) {
 	for i := range f.items {
-		if f.items[i].Record.State != claim.Absent {
-			f.items[i].Record.Key = *key(i)
+		rec := &f.items[i].Record
+		if rec.State != claim.Absent {
+			rec.Key = *key(i)
+		}
+		if c := given(i); c != nil && f.aside[i] > 0 && f.aside[i] == int64(len(c.Body)) && c.Sum == rec.Completion.Sum {
+			rec.Completion.Body, f.aside[i] = c.Body, 0
 		}
 	}
-	for range lookAgainMax {
-		lost, err := s.readBodies(ctx, k, f)
-		if err != nil || len(lost) == 0 {
-			return f.items, err
-		}
-		// Forgotten, begun anew or swept since the record was read: read the
-		// record again.
-		again := k.only(lost)
-		err = s.trip(ctx, s.traffic, reads, func(b storetime.Bounds) []query { return []query{s.readBack(again, b, f)} })
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range lost {
-			if i := k.order[p]; f.items[i].Record.State != claim.Absent {
-				f.items[i].Record.Key = *key(i)
-			}
-		}
+	if err := s.bodies(ctx, k, f, key); err != nil {
+		otherwise = fmt.Errorf("%w: read a result: %v", otherwise, err) //nolint:errorlint // the cause's class would deny the item's
 	}
 	for i, size := range f.aside {
 		if size > 0 {
-			f.items[i] = storage.Found{Err: storage.ErrUnavailable}
+			f.items[i] = storage.Found{Err: otherwise}
 		}
 	}
-	return f.items, nil
+}
+
+// bodies reads the bodies that are still missing. Those that are not there
+// belong to records that were forgotten, begun anew or swept since they were
+// read: they are read again.
+func (s *Store) bodies(ctx context.Context, k *keys, f *found, key func(int) *claim.Key) error {
+	s.omit(k, f)
+	for range lookAgainMax {
+		lost, err := s.readBodies(ctx, k, f)
+		if err != nil || len(lost) == 0 {
+			return err
+		}
+		again, before := k.only(lost), slices.Clone(f.items)
+		err = s.trip(ctx, s.traffic, reads, func(b storetime.Bounds) []query { return []query{s.readBack(again, b, f)} })
+		if err != nil {
+			return err
+		}
+		for _, p := range lost {
+			i := k.order[p]
+			rec := &f.items[i].Record
+			if rec.State != claim.Absent {
+				rec.Key = *key(i)
+			}
+			if f.aside[i] > 0 && rec.Version == before[i].Record.Version {
+				f.items[i], f.aside[i] = storage.Found{Err: fmt.Errorf("%w: the result of a completed record is missing", storage.ErrDamaged)}, 0
+			}
+		}
+	}
+	return nil
+}
+
+// omit gives up the bodies that one call has no room for.
+func (s *Store) omit(k *keys, f *found) {
+	total := int64(0)
+	for _, i := range k.order {
+		if total += f.aside[i]; f.aside[i] > 0 && total > callBytesMax {
+			f.items[i].Record.Completion = f.items[i].Record.Completion.Without(claim.BatchBudget)
+			f.aside[i] = 0
+		}
+	}
 }
 
 // readBodies reads the bodies that are stored aside, a few megabytes at a time,

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
@@ -18,8 +19,11 @@ func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storag
 	}
 	defer leave()
 	k, f := sorted(len(reqs), key), newFound(len(reqs))
-	for range lookAgainMax {
+	for n := range lookAgainMax {
 		if err := s.insert(ctx, k, f, reqs); err != nil {
+			if n > 0 { // an earlier round has stored the others
+				err = fmt.Errorf("%w: %v", storage.ErrUnknown, err) //nolint:errorlint // its class would deny that
+			}
 			return nil, err
 		}
 		if !vanished(f, reqs) {
@@ -27,7 +31,8 @@ func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storag
 		}
 	}
 	s.judge(f, reqs)
-	return s.finish(ctx, k, f, key)
+	s.finish(ctx, k, f, key, func(i int) *claim.Completion { return reqs[i].Record }, storage.ErrUnknown)
+	return f.items, nil
 }
 
 func (s *Store) insert(ctx context.Context, k *keys, f *found, reqs []claim.Request) error {
@@ -39,7 +44,7 @@ func (s *Store) insert(ctx context.Context, k *keys, f *found, reqs []claim.Requ
 	}
 	rest := append(append(k.args(), rs.args()...), cs.args()...)
 	return s.trip(ctx, s.traffic, writes, func(b storetime.Bounds) []query {
-		queries := append([]query{{sql: sqlInsert, args: append(held(b), rest...)}}, cs.put(k)...)
+		queries := append([]query{{sql: sqlInsert, args: append(held(b), rest...)}}, cs.put(k, b)...)
 		return append(queries, s.readBack(k, b, f))
 	})
 }
@@ -64,7 +69,7 @@ func (s *Store) judge(f *found, reqs []claim.Request) {
 		switch {
 		case it.Record.State != claim.Absent:
 		case it.Now < reqs[i].InsertBefore:
-			*it = storage.Found{Err: storage.ErrUnavailable}
+			*it = storage.Found{Err: storage.ErrUnknown}
 		case suspect:
 			*it = storage.Found{Err: storage.ErrClockSuspect}
 		}

@@ -1,9 +1,11 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -18,23 +20,15 @@ const listLook = 200
 // highest follows every text of the contract's lengths in byte order.
 var highest = strings.Repeat(string(utf8.MaxRune), claim.EventIDBytesMax/4)
 
-var (
-	everyShard = func() (all []int16) {
-		for i := range shards {
-			all = append(all, int16(i))
-		}
-		return all
-	}()
-	everyState = []int16{
-		int16(claim.InProgress), int16(claim.Released), int16(claim.InDoubt), int16(claim.Completed), int16(claim.Forgotten),
-	}
-)
+var everyState = []int16{
+	int16(claim.InProgress), int16(claim.Released), int16(claim.InDoubt), int16(claim.Completed), int16(claim.Forgotten),
+}
 
 // listing is one page while it is read.
 type listing struct {
 	storage.List
 	after    claim.Key // the cursor: what is listed is behind it,
-	from, to claim.Key // from here up to there, both included
+	from, to claim.Key // from here, which may be the cursor, up to there and with it
 	states   []int16
 	look     int // records of each shard
 	records  []claim.Record
@@ -78,12 +72,18 @@ func newListing(l storage.List) (*listing, error) {
 	if len(l.Cursor) > 0 && after.key.Tenant != l.Tenant {
 		return nil, storage.ErrCursor
 	}
-	p := &listing{List: l, after: after.key, to: claim.Key{Consumer: highest}, states: everyState, look: l.Limit + 1}
+	p := &listing{List: l, after: after.key, to: claim.Key{Consumer: highest}, states: everyState}
 	if l.Consumer != "" {
 		p.within(l.Consumer, l.Prefix)
 	}
+	if less(&p.from, &p.after) {
+		p.from = p.after
+	}
+	// Shards are even: a page needs about as much of each. More is looked at, so
+	// that one which is not has its share.
+	p.look = l.Limit/shards*2 + shards
 	if len(l.States) > 0 || l.Prefix != valid(l.Prefix) {
-		p.look = max(p.look, listLook)
+		p.look = listLook
 	}
 	if len(l.States) > 0 {
 		p.states = nil
@@ -110,28 +110,26 @@ func valid(s string) string {
 	return s
 }
 
-// queries read the records, and where a filter may leave some out, how far that
-// was.
+// queries read a range of each shard, and how far into it that was.
 func (p *listing) queries() []query {
 	p.records, p.horizon = p.records[:0], nil
-	where := []any{
-		everyShard, int64(p.Tenant), p.after.Consumer, p.after.EventID,
-		p.from.Consumer, p.from.EventID, p.to.Consumer, p.to.EventID,
+	var queries []query
+	for shard := range int16(shards) {
+		where := []any{shard, int64(p.Tenant), p.from.Consumer, p.from.EventID, p.to.Consumer, p.to.EventID}
+		queries = append(queries,
+			query{sql: sqlList, args: append(where[:len(where):len(where)], int64(p.look), floor(p.now), p.states), row: p.record},
+			query{sql: sqlListHorizon, args: append(where[:len(where):len(where)], int64(p.look-1)), row: p.looked})
 	}
-	queries := []query{{
-		sql: sqlList, args: append(where[:len(where):len(where)], int64(p.look), floor(p.now), p.states, int64(p.Limit+1)),
-		row: p.record,
-	}}
-	if p.look <= p.Limit+1 {
-		return queries
+	return queries
+}
+
+// looked narrows the horizon to the nearest of all shards.
+func (p *listing) looked(r row) error {
+	k := claim.Key{Tenant: p.Tenant, Consumer: r.text(), EventID: r.text()}
+	if p.horizon == nil || less(&k, p.horizon) {
+		p.horizon = &k
 	}
-	return append(queries, query{
-		sql: sqlListHorizon, args: append(where[:len(where):len(where)], int64(p.look-1)),
-		row: func(r row) error {
-			p.horizon = &claim.Key{Consumer: r.text(), EventID: r.text()}
-			return r.end()
-		},
-	})
+	return r.end()
 }
 
 func (p *listing) record(r row) error {
@@ -143,25 +141,28 @@ func (p *listing) record(r row) error {
 	return r.end()
 }
 
-// page is what is known for sure: up to the horizon, and no more than asked
-// for.
+// page merges the shards. It is what is known for sure: behind the cursor, up to
+// the horizon, and no more than asked for.
 func (p *listing) page() storage.Page {
+	slices.SortFunc(p.records, func(a, b claim.Record) int {
+		return cmp.Or(cmp.Compare(a.Key.Consumer, b.Key.Consumer), cmp.Compare(a.Key.EventID, b.Key.EventID))
+	})
 	page := storage.Page{Now: p.now}
 	for i := range p.records {
 		rec := &p.records[i]
 		if p.horizon != nil && less(p.horizon, &rec.Key) {
 			break
 		}
+		if len(p.Cursor) > 0 && !less(&p.after, &rec.Key) || !strings.HasPrefix(rec.Key.EventID, p.Prefix) {
+			continue
+		}
 		if len(page.Records) == p.Limit {
 			page.Cursor = position{key: page.Records[p.Limit-1].Key}.encode(listCursor)
 			return page
 		}
-		if strings.HasPrefix(rec.Key.EventID, p.Prefix) {
-			page.Records = append(page.Records, *rec)
-		}
+		page.Records = append(page.Records, *rec)
 	}
 	if p.horizon != nil {
-		p.horizon.Tenant = p.Tenant
 		page.Cursor = position{key: *p.horizon}.encode(listCursor)
 	}
 	return page

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -51,15 +52,19 @@ func withServer(m *testing.M) int {
 
 // migrated brings the schema of a database up.
 func migrated(ctx context.Context, url string) error {
+	dialect, plain := migrate.Postgres, url
+	if rest, ok := strings.CutPrefix(url, "cockroach://"); ok {
+		dialect, plain = migrate.Cockroach, "postgres://"+rest
+	}
 	files, err := fs.Sub(sqlstore.Migrations, "migrations")
 	if err != nil {
 		return err
 	}
-	steps, err := migrate.Load(files, migrate.Postgres)
+	steps, err := migrate.Load(files, dialect)
 	if err != nil {
 		return err
 	}
-	pool, err := pgxpool.New(ctx, url)
+	pool, err := pgxpool.New(ctx, plain)
 	if err != nil {
 		return err
 	}
@@ -72,27 +77,39 @@ func migrated(ctx context.Context, url string) error {
 	return err
 }
 
-// schemas are clean schemas that are used again: making one takes longer than
-// most cases.
-var schemas struct {
-	sync.Mutex
+// scratch hands out databases without a record, one after the other: making
+// one takes longer than most cases.
+type scratch struct {
+	create func(context.Context) (url string, err error)
+
+	mu   sync.Mutex
 	free []string
 }
 
-// cleanSchema returns the URL of a schema without a record, until the test
-// ends.
+var schemas = scratch{create: func(ctx context.Context) (string, error) {
+	url, _, err := server.Schema(ctx)
+	return url, err
+}}
+
+// cleanSchema returns the URL of a PostgreSQL schema without a record, until
+// the test ends.
 func cleanSchema(t storagetest.T) string {
 	t.Helper()
-	schemas.Lock()
+	return schemas.clean(t)
+}
+
+func (s *scratch) clean(t storagetest.T) string {
+	t.Helper()
+	s.mu.Lock()
 	var url string
-	if n := len(schemas.free); n > 0 {
-		url, schemas.free = schemas.free[n-1], schemas.free[:n-1]
+	if n := len(s.free); n > 0 {
+		url, s.free = s.free[n-1], s.free[:n-1]
 	}
-	schemas.Unlock()
+	s.mu.Unlock()
 	if url == "" {
 		var err error
-		if url, _, err = server.Schema(t.Context()); err != nil {
-			t.Fatalf("%v", err)
+		if url, err = s.create(t.Context()); err != nil {
+			t.Fatalf("create: %v", err)
 		}
 		if err := migrated(t.Context(), url); err != nil {
 			t.Fatalf("migrate: %v", err)
@@ -103,20 +120,20 @@ func cleanSchema(t storagetest.T) string {
 			t.Errorf("clean up: %v", err)
 			return
 		}
-		schemas.Lock()
-		defer schemas.Unlock()
-		schemas.free = append(schemas.free, url)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.free = append(s.free, url)
 	})
 	return url
 }
 
 // emptied removes what a case has stored.
 func emptied(ctx context.Context, url string) error {
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := pgx.Connect(ctx, strings.Replace(url, "cockroach://", "postgres://", 1))
 	if err != nil {
 		return err
 	}
-	for _, table := range []string{"claims", "claim_results"} {
+	for _, table := range []string{"claims", "claim_results", "registry_rows", "registry_audit", "registry_seen", "registry_leases", "registry_meta"} {
 		if _, err := conn.Exec(ctx, "DELETE FROM "+table); err != nil {
 			return errors.Join(err, conn.Close(ctx))
 		}
@@ -134,7 +151,7 @@ func opener(change func(*sqlstore.Config)) storagetest.Opener {
 
 func open(t storagetest.T, url string, clock *storagetest.Clock, grace time.Duration, change func(*sqlstore.Config)) *sqlstore.Store {
 	t.Helper()
-	c := sqlstore.Config{URL: url, SweepGrace: grace, Conns: 2, SweepConns: 1, AcquireTimeout: time.Minute, CallTimeout: time.Minute}
+	c := sqlstore.Config{URL: url, SweepGrace: grace, Conns: 2, SweepConns: 1, AcquireTimeout: 20 * time.Second, CallTimeout: 20 * time.Second, SweepTimeout: 20 * time.Second}
 	if clock != nil {
 		c.Clock = clock.Now
 	}

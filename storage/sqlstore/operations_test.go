@@ -246,11 +246,15 @@ func operations() map[string]operation {
 		"resolve_retry":    {prepare: doubtful, call: swapped(claim.ResolveRetry), after: supersede},
 		"forget":           {prepare: finished(small()), call: swapped(claim.Forget), after: supersede},
 		"sweep_scan":       {prepare: steps(finished(small()), later(time.Hour)), call: sweepAll, reads: true},
-		"sweep_delete":     {prepare: steps(finished(large()), later(time.Hour)), call: sweepAll, after: supersede},
-		"list":             {prepare: claimed(), call: listInProgress, reads: true},
-		"list_horizon":     {prepare: claimed(), call: listInProgress, reads: true},
-		"scan":             {prepare: claimed(), call: scanAll, reads: true},
-		"clock":            {prepare: claimed(), call: listInProgress, reads: true},
+		"sweep_oldest":     {prepare: steps(finished(small()), later(time.Hour)), call: sweepAll, reads: true},
+		"ready": {prepare: claimed(), reads: true, call: func(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Record, error) {
+			return nil, s.Ready(ctx)
+		}},
+		"sweep_delete": {prepare: steps(finished(large()), later(time.Hour)), call: sweepAll, after: supersede},
+		"list":         {prepare: claimed(), call: listInProgress, reads: true},
+		"list_horizon": {prepare: claimed(), call: listInProgress, reads: true},
+		"scan":         {prepare: claimed(), call: scanAll, reads: true},
+		"clock":        {prepare: claimed(), call: listInProgress, reads: true},
 		"size": {prepare: claimed(), reads: true, call: func(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Record, error) {
 			_, err := s.Stats(ctx)
 			return nil, err

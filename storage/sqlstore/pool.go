@@ -60,6 +60,13 @@ func newPool(ctx context.Context, c Config, why purpose) (*pool, error) {
 	cfg.PingTimeout = pingTimeout // 0 would wait for ever on a half-open connection
 	cfg.ConnConfig.ConnectTimeout = c.ConnectTimeout
 	settings(cfg.ConnConfig.RuntimeParams, dialect, c, why, timeout)
+	if v := cfg.ConnConfig.RuntimeParams["synchronous_commit"]; dialect == Postgres && (v == "off" || v == "false") {
+		return nil, fmt.Errorf("sqlstore: %w: with synchronous_commit=off what was acknowledged can be lost", ErrMismatch)
+	}
+	if cfg.ConnConfig.ValidateConnect == nil {
+		// A standby answers reads with what it has heard of.
+		cfg.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
 	isolation := dialect.isolation(c.Isolation)
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return checkConn(ctx, conn, dialect, isolation) }
 	p, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), cfg)
@@ -80,6 +87,7 @@ func settings(params map[string]string, d Dialect, c Config, why purpose, timeou
 	set("application_name", poolNames[why])
 	params["default_transaction_isolation"] = string(d.isolation(c.Isolation))
 	params["timezone"] = "UTC"
+	params["client_encoding"] = "UTF8" // or one event ID is two keys
 	// The client gives up first; this ends what it left behind.
 	set("statement_timeout", fmt.Sprintf("%dms", (timeout+time.Second).Milliseconds()))
 	set("idle_in_transaction_session_timeout", idleInTransactionLimit)
@@ -87,6 +95,14 @@ func settings(params map[string]string, d Dialect, c Config, why purpose, timeou
 		set("default_transaction_quality_of_service", "background")
 	}
 	if d == Postgres {
+		// An answer that can be lost is none. What is stronger may be asked for.
+		set("synchronous_commit", "on")
+		// A client that vanishes within a pipeline holds its locks until the
+		// server notices; no timeout for statements counts that.
+		set("tcp_keepalives_idle", "5")
+		set("tcp_keepalives_interval", "3")
+		set("tcp_keepalives_count", "3")
+		set("tcp_user_timeout", "15000")
 		// The statements are written for look-ups by key. While a table is new
 		// its statistics say that reading all of it is cheaper; at
 		// SERIALIZABLE that makes all of it conflict.

@@ -26,11 +26,9 @@ func (s *Store) Replace(ctx context.Context, swaps []claim.Swap) ([]storage.Foun
 	suspect := s.time.Suspect()
 	var groups []change
 	for _, kind := range swapKinds {
-		if g := swapsOf(kind, k, swaps, suspect); len(g.places) > 0 {
-			groups = append(groups, g)
-		}
+		groups = append(groups, swapsOf(kind, k, swaps, suspect))
 	}
-	if err := s.change(ctx, k, f, groups); err != nil {
+	if err := s.changeAll(ctx, k, f, groups, func(i int) bool { return showsIn(&swaps[i], &f.items[i].Record) }); err != nil {
 		return nil, err
 	}
 	for i := range swaps {
@@ -38,7 +36,30 @@ func (s *Store) Replace(ctx context.Context, swaps []claim.Swap) ([]storage.Foun
 			f.items[i], f.aside[i] = storage.Found{Err: storage.ErrClockSuspect}, 0
 		}
 	}
-	return s.finish(ctx, k, f, key)
+	s.finish(ctx, k, f, key, func(i int) *claim.Completion { return result(&swaps[i]) }, storage.ErrUnknown)
+	return f.items, nil
+}
+
+// showsIn reports whether a record tells by itself what became of a swap: it has
+// not changed since, or is what the swap makes of it.
+func showsIn(sw *claim.Swap, rec *claim.Record) bool {
+	if rec.Fence == sw.Fence && rec.Version == sw.Version {
+		return true
+	}
+	switch sw.Kind {
+	case claim.BeginAnew, claim.TakeOver, claim.Renew, claim.RecordOwn:
+		return sw.Request != nil && rec.State != claim.Absent && rec.AttemptID == sw.Request.Attempt
+	case claim.PutInDoubt:
+		return rec.Fence == sw.Fence && rec.State == claim.InDoubt
+	case claim.ResolveComplete:
+		return rec.Fence == sw.Fence && rec.State == claim.Completed && rec.Completion.Same(sw.Result)
+	case claim.ResolveRetry:
+		return rec.Fence == sw.Fence && rec.State == claim.Released
+	case claim.Forget:
+		return rec.Fence == sw.Fence && rec.State == claim.Forgotten
+	case claim.NoSwap:
+	}
+	return true
 }
 
 // trustsClock reports whether a swap grants because something lapsed or
@@ -71,22 +92,31 @@ func swapsOf(kind claim.SwapKind, k *keys, swaps []claim.Swap, suspect bool) cha
 	var a swapArrays
 	for p, i := range k.order {
 		sw := &swaps[i]
-		if sw.Kind != kind || suspect && trustsClock(sw) {
+		if sw.Kind != kind || suspect && trustsClock(sw) || kind == claim.ResolveComplete && noOutcome(sw.Result) {
 			continue
 		}
 		g.places = append(g.places, p)
 		a.fence, a.version = append(a.fence, int64(sw.Fence)), append(a.version, sw.Version)
 		a.digests = append(a.digests, digestBytes(sw.Digests))
-		if kind == claim.ResolveComplete {
-			g.cs.add(p, sw.Result)
-		} else if sw.Request != nil {
+		g.cs.add(p, result(sw))
+		if sw.Request != nil {
 			a.attempt, a.lease = append(a.attempt, sw.Request.Attempt), append(a.lease, sw.Request.Lease)
 			a.life.add(sw.Request)
-			g.cs.add(p, sw.Request.Record)
 		}
 	}
 	a.statement(kind, &g)
 	return g
+}
+
+// result is what a swap completes its record with, if anything.
+func result(sw *claim.Swap) *claim.Completion {
+	switch {
+	case sw.Kind == claim.ResolveComplete:
+		return sw.Result
+	case sw.Request != nil:
+		return sw.Request.Record
+	}
+	return nil
 }
 
 // statement gives g the statement of a kind and its arrays.

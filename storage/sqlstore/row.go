@@ -94,6 +94,30 @@ func (r *row) interval() time.Duration {
 	return time.Duration(micros)*time.Microsecond + time.Duration(int32(days))*24*time.Hour
 }
 
+// digests reads a digest set; no bytes are none.
+func (r *row) digests() []claim.Digest {
+	v := r.value()
+	if len(v) == 0 {
+		return nil
+	}
+	d := codec.NewReader(v)
+	ds := d.Digests()
+	r.bad = r.bad || !d.Done()
+	return ds
+}
+
+// metadata reads the metadata of a completion; no bytes are none.
+func (r *row) metadata() []claim.Pair {
+	v := r.value()
+	if len(v) == 0 {
+		return nil
+	}
+	d := codec.NewReader(v)
+	ps := d.Metadata()
+	r.bad = r.bad || !d.Done()
+	return ps
+}
+
 // end reports what was wrong with the row.
 func (r *row) end() error {
 	if r.bad || r.next != len(r.values) {
@@ -110,8 +134,7 @@ func (r *row) record(rec *claim.Record, withResult bool) (aside int64) {
 	rec.State, rec.Takeover = claim.State(r.int2()), claim.Takeover(r.int2())
 	rec.Attempt = uint32(r.int8())
 	rec.AttemptID, rec.Fence = r.uuid(), claim.Fence(r.int8())
-	digests := codec.NewReader(r.value())
-	rec.Digests = digests.Digests()
+	rec.Digests = r.digests()
 	rec.EventTime = r.time()
 	rec.ClaimedAt, rec.GrantedAt, rec.LeaseUntil = r.time(), r.time(), r.time()
 	rec.HoldUntil, rec.ExpiresAt, rec.EndedAt = r.time(), r.time(), r.time()
@@ -124,10 +147,7 @@ func (r *row) record(rec *claim.Record, withResult bool) (aside int64) {
 
 func (r *row) completion(rec *claim.Record, withResult bool) (aside int64) {
 	c := claim.Completion{Outcome: claim.Outcome(r.int2()), Omitted: claim.Omission(r.int2()), ContentType: r.text()}
-	metadata := codec.NewReader(r.value())
-	if c.Outcome != claim.NoOutcome {
-		c.Metadata = metadata.Metadata()
-	}
+	c.Metadata = r.metadata()
 	sum := r.value()
 	if withResult {
 		c.Body = r.bytes()

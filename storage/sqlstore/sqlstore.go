@@ -107,6 +107,9 @@ func (c Config) withDefaults() (Config, error) {
 	check(c.Isolation == "" || c.Isolation == ReadCommitted || c.Isolation == Serializable,
 		"isolation %q; it is %q or %q", c.Isolation, ReadCommitted, Serializable)
 	check(c.SweepGrace > 0, "SweepGrace %v is not positive", c.SweepGrace)
+	check(c.Clock != nil || c.SweepGrace > c.CallTimeout+c.SweepTimeout,
+		"SweepGrace %v; it must be longer than CallTimeout and SweepTimeout together, %v: a late statement must find the record that it is late for",
+		c.SweepGrace, c.CallTimeout+c.SweepTimeout)
 	check(c.Conns > 0 && c.SweepConns > 0, "Conns %d and SweepConns %d; both must be positive", c.Conns, c.SweepConns)
 	for name, d := range map[string]time.Duration{
 		"AcquireTimeout": c.AcquireTimeout, "ConnectTimeout": c.ConnectTimeout, "CallTimeout": c.CallTimeout,
@@ -191,9 +194,9 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s.life.RLock()
-	if s.closing.Load() {
-		s.life.RUnlock()
+	// Only Close holds or wants the lock: whoever does not get it at once is
+	// late, and must not wait until the others have finished.
+	if s.closing.Load() || !s.life.TryRLock() {
 		return nil, storage.ErrClosed
 	}
 	return s.life.RUnlock, nil

@@ -29,9 +29,6 @@ func (s *Store) Sweep(ctx context.Context, sw storage.Sweep) (storage.Swept, err
 	}
 	defer leave()
 	out, seen, err := s.candidates(ctx, sw, after)
-	if err == nil && s.time.Suspect() {
-		err = storage.ErrClockSuspect
-	}
 	if err != nil || len(seen) == 0 {
 		return out, err
 	}
@@ -61,28 +58,42 @@ func (s *Store) readClock(ctx context.Context) (now claim.Time, err error) {
 // candidates reads what a step looks at, with the store's time and the earliest
 // expiry of what is left.
 func (s *Store) candidates(ctx context.Context, sw storage.Sweep, after position) (out storage.Swept, seen []position, err error) {
-	err = s.trip(ctx, s.sweeps, reads, func(b storetime.Bounds) []query {
-		seen = seen[:0]
-		return []query{{
-			sql: sqlSweepScan[s.dialect],
-			args: append(held(b), int16(sw.Shard), s.cfg.SweepGrace, floor(after.expiry),
-				int64(after.key.Tenant), after.key.Consumer, after.key.EventID, int64(sw.Limit)),
-			row: func(r row) error {
-				reading := r.time()
-				s.saw(reading)
-				out = storage.Swept{Now: b.Hold(reading), OldestExpired: r.time()}
-				if r.values[r.next] == nil {
-					return nil // there is none
-				}
-				c := position{expiry: r.time()}
-				c.key.Tenant, c.key.Consumer, c.key.EventID = claim.TenantID(r.int8()), r.text(), r.text()
-				seen = append(seen, c)
-				return r.end()
-			},
-		}}
-	})
+	if out.Now, err = s.readClock(ctx); err != nil {
+		return out, nil, err
+	}
+	if s.time.Suspect() {
+		return out, nil, storage.ErrClockSuspect
+	}
+	shard, cut := int16(sw.Shard), out.Now.Add(-s.cfg.SweepGrace)
+	oldest := query{sql: sqlSweepOldest, args: []any{shard, floor(cut), floor(out.Now)}, row: func(r row) error {
+		out.OldestExpired = r.time()
+		return r.end()
+	}}
+	scan := query{
+		sql:  sqlSweepScan,
+		args: []any{shard, floor(cut), floor(after.expiry), int64(after.key.Tenant), after.key.Consumer, after.key.EventID, int64(sw.Limit)},
+		row: func(r row) error {
+			c := position{expiry: r.time()}
+			c.key.Tenant, c.key.Consumer, c.key.EventID = claim.TenantID(r.int8()), r.text(), r.text()
+			seen = append(seen, c)
+			return r.end()
+		},
+	}
+	trips := [][]query{{oldest, scan}}
+	switch {
+	case s.dialect == Cockroach && s.cfg.Clock != nil:
+		trips[0][1].sql.cockroach = scan.sql.postgres // the time of a suite knows no past
+	case s.dialect == Cockroach:
+		trips = [][]query{{oldest}, {scan}} // a statement about the past is alone
+	}
+	for _, queries := range trips {
+		err = s.trip(ctx, s.sweeps, reads, func(storetime.Bounds) []query { seen = seen[:0]; return queries })
+		if err != nil {
+			return out, nil, err
+		}
+	}
 	out.Looked = len(seen)
-	return out, seen, err
+	return out, seen, nil
 }
 
 // sweepDelete deletes what may go, with its bodies.

@@ -24,7 +24,7 @@ const (
 
 // query is one statement of a trip and what is done with its rows.
 type query struct {
-	sql  string
+	sql  text
 	args []any
 	row  func(row) error // nil: it returns none, or nobody asks
 	// tag, where set, is told how many rows were changed.
@@ -44,19 +44,31 @@ const (
 // for each try, with what the database's time is held to in it; what its
 // queries have read counts only when trip returns nil.
 func (s *Store) trip(ctx context.Context, p *pool, e effect, build func(storetime.Bounds) []query) error {
-	return s.try(ctx, p, e, func(ctx context.Context, conn *pgxpool.Conn) error {
-		return send(ctx, conn, build(s.bounds()))
+	_, err := s.tripAgain(ctx, p, e, build)
+	return err
+}
+
+// tripAgain is trip, and says whether an earlier try than the one that
+// succeeded may have been committed too.
+func (s *Store) tripAgain(ctx context.Context, p *pool, e effect, build func(storetime.Bounds) []query) (again bool, err error) {
+	return s.tries(ctx, p, e, func(ctx context.Context, conn *pgxpool.Conn) error {
+		return s.send(ctx, conn, build(s.bounds()))
 	})
+}
+
+// sender is a connection, or a transaction on one.
+type sender interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
 // send sends one batch and reads what comes back. Rows arrive before the
 // transaction commits: only the nil of Close makes them true.
-func send(ctx context.Context, conn *pgxpool.Conn, queries []query) error {
+func (s *Store) send(ctx context.Context, to sender, queries []query) error {
 	b := &pgx.Batch{}
 	for _, q := range queries {
-		b.Queue(q.sql, q.args...).Query(func(rows pgx.Rows) error { return readRows(rows, q) })
+		b.Queue(q.sql.of(s.dialect), q.args...).Query(func(rows pgx.Rows) error { return readRows(rows, q) })
 	}
-	return conn.SendBatch(ctx, b).Close()
+	return to.SendBatch(ctx, b).Close()
 }
 
 func readRows(rows pgx.Rows, q query) error {
@@ -82,18 +94,23 @@ func readRows(rows pgx.Rows, q query) error {
 // try runs once on a connection of p, again and again as the class of its error
 // allows. It does not end with ctx, except between tries: see Config.CallTimeout.
 func (s *Store) try(ctx context.Context, p *pool, e effect, once func(context.Context, *pgxpool.Conn) error) error {
+	_, err := s.tries(ctx, p, e, once)
+	return err
+}
+
+func (s *Store) tries(ctx context.Context, p *pool, e effect, once func(context.Context, *pgxpool.Conn) error) (again bool, err error) {
 	call, cancel := p.detach(ctx)
 	defer cancel()
 	sent := false
 	for n := 0; ; n++ {
 		err := p.with(call, once)
 		if err == nil {
-			return nil
+			return again, nil
 		}
 		c, out := classify(err)
-		sent = sent || out
-		if c == fails || c == damaged || n == retriesMax || !s.pause(ctx, call, c, n) {
-			return outcome(e, c, sent, err)
+		sent, again = sent || out, again || out && c != undone
+		if c.final(sent) || n == retriesMax || !s.pause(ctx, call, c, n) {
+			return again, outcome(e, c, sent, err)
 		}
 		s.cfg.Logger.DebugContext(ctx, "database call is run again", "try", n+1, "error", err)
 	}
@@ -143,7 +160,7 @@ func (s *Store) pause(ctx, call context.Context, c class, n int) bool {
 	switch {
 	case c == replan, c == broken && n == 0:
 		longest = 0
-	case c == overloaded:
+	case c == overloaded, c == busy:
 		longest = pauseMax
 	}
 	timer := time.NewTimer(time.Duration(s.cfg.Rand() * float64(longest)))
@@ -172,7 +189,11 @@ func outcome(e effect, c class, sent bool, err error) error {
 
 // engineError is an error of the database under the sentinel that says what it
 // means: nobody above is to act on the database's own codes, or on its contexts
-// as if they were the caller's.
+// as if they were the caller's. What this package says itself stays visible.
 type engineError struct{ cause error }
+
+func (e engineError) Is(target error) bool {
+	return target == ErrMismatch && errors.Is(e.cause, target)
+}
 
 func (e engineError) Error() string { return e.cause.Error() }

@@ -1,6 +1,8 @@
 -- Claims by key. shard is a hash of the key, so that keys that grow, as sequences
 -- and time-ordered IDs do, are written in sixteen places and not in one; within a
 -- shard keys are in the order in which they are listed.
+-- expiry_shard is the same number again: an index that began with shard would be
+-- taken for the primary key while the table is small, and kept when it is large.
 -- Results above the inline limit have a table of their own: reading a claim does not
 -- drag them along, and the fence in their key ties a body to its grant.
 CREATE TABLE IF NOT EXISTS claims (
@@ -21,6 +23,7 @@ CREATE TABLE IF NOT EXISTS claims (
   lease_until       TIMESTAMPTZ NOT NULL,
   hold_until        TIMESTAMPTZ NOT NULL,
   expires_at        TIMESTAMPTZ NOT NULL,
+  expiry_shard      INT2        NOT NULL,
   ended_at          TIMESTAMPTZ,
   hold              BOOL        NOT NULL,
   attempts_max      INT8        NOT NULL,
@@ -38,7 +41,7 @@ CREATE TABLE IF NOT EXISTS claims (
   PRIMARY KEY (shard, tenant_id, consumer, event_id)
 );
 
-CREATE INDEX IF NOT EXISTS claims_expiry_idx ON claims (shard, expires_at);
+CREATE INDEX IF NOT EXISTS claims_expiry_idx ON claims (expiry_shard, expires_at);
 
 CREATE TABLE IF NOT EXISTS claim_results (
   shard     INT2  NOT NULL,

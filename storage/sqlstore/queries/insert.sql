@@ -3,7 +3,7 @@
 -- In the order of the keys, so that two batches never wait for each other.
 INSERT INTO claims (
   shard, tenant_id, consumer, event_id, version, state, takeover, attempt, attempt_id, fence, digests, event_time,
-  claimed_at, granted_at, lease_until, hold_until, expires_at, ended_at,
+  claimed_at, granted_at, lease_until, hold_until, expires_at, expiry_shard, ended_at,
   hold, attempts_max, redelivery_window, retention, hold_max, result_bytes_max,
   outcome, omitted, content_type, metadata, result_sum, result, aside_bytes
 )
@@ -11,7 +11,7 @@ SELECT
   i.shard, i.tenant_id, i.consumer, i.event_id, 1, CASE WHEN i.outcome = 0 THEN 1 ELSE 4 END, 0, 1, i.attempt_id,
   (extract(epoch FROM t.at) * 1000000)::INT8, i.digests, i.event_time,
   t.at, t.at, t.at + i.lease, t.at + greatest(i.hold_max, i.lease),
-  greatest(t.at + i.retention, t.at + i.lease + i.redelivery_window), CASE WHEN i.outcome = 0 THEN NULL ELSE t.at END,
+  greatest(t.at + i.retention, t.at + i.lease + i.redelivery_window), i.shard, CASE WHEN i.outcome = 0 THEN NULL ELSE t.at END,
   i.hold, i.attempts_max, i.redelivery_window, i.retention, i.hold_max, i.result_bytes_max,
   i.outcome, i.omitted, i.content_type, i.metadata, i.result_sum, i.result, i.aside_bytes
 FROM
