@@ -89,6 +89,8 @@ func (d *daemon) openStore(ctx context.Context) (*opened, error) {
 const (
 	sqlSenders     = 4
 	sqlSendersFull = 12
+	// sqlFalsePositives: each costs the whole batch that it is in a trip.
+	sqlFalsePositives = 0.001
 )
 
 func (d *daemon) openSQL(ctx context.Context, monotonic func() time.Duration) (*opened, error) {
@@ -108,7 +110,7 @@ func (d *daemon) openSQL(ctx context.Context, monotonic func() time.Duration) (*
 	if d.config.Filter == filterOff {
 		return out, nil
 	}
-	filter, err := bloom.New(bloom.Config{Store: store, MemoryMaxBytes: int64(d.config.FilterMemory), Logger: d.log})
+	filter, err := bloom.New(bloom.Config{Store: store, FalsePositives: sqlFalsePositives, MemoryMaxBytes: int64(d.config.FilterMemory), Logger: d.log})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the filter: %w", err), store.Close())
 	}

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -141,56 +142,58 @@ func (s *Store) Run(ctx context.Context) error {
 	return s.builtin.run(ctx)
 }
 
-// InsertOrGet implements storage.Store. It makes one trip where the filter
-// guesses right for all keys in the same way, and at most two.
+// InsertOrGet implements storage.Store. What was not seen is inserted while what
+// may have been is read; what was read in vain is inserted after that. Where
+// there is more than one trip, one that fails is the failure of its items alone:
+// the others may have been stored.
 func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storage.Found, error) {
 	if err := storage.CheckBatch(len(reqs), func(i int) claim.Key { return reqs[i].Key }); err != nil {
 		return nil, err
 	}
+	unseen, maybe := s.guess(reqs)
+	if len(maybe) == 0 {
+		return s.insertAll(ctx, reqs)
+	}
 	out := make([]storage.Found, len(reqs))
-	insert, err := s.readFirst(ctx, reqs, out)
-	if err != nil {
+	var reading sync.WaitGroup
+	var absent []int
+	var err error
+	reading.Go(func() { absent, err = s.read(ctx, reqs, maybe, out) })
+	if len(unseen) > 0 {
+		s.insertSome(ctx, reqs, unseen, out)
+	}
+	reading.Wait()
+	switch {
+	case err != nil && len(unseen) == 0:
 		return nil, err
-	}
-	if len(insert) == 0 && len(reqs) > 0 {
-		return out, nil
-	}
-	send := make([]claim.Request, len(insert))
-	for j, i := range insert {
-		send[j] = reqs[i]
-	}
-	found, err := s.Store.InsertOrGet(ctx, send)
-	if err != nil {
-		return nil, err
-	}
-	for j, i := range insert {
-		out[i] = found[j]
-		if found[j].Err == nil && found[j].Record.State != claim.Absent {
-			// After the write, so that a rebuild that began before it, and may
-			// not have seen it, is told too.
-			s.filter.Add(reqs[i].Key)
-		}
+	case err != nil:
+		fail(out, maybe, err)
+	case len(absent) > 0:
+		s.insertSome(ctx, reqs, absent, out)
 	}
 	return out, nil
 }
 
-// readFirst reads the keys that may have been seen into out, and returns which
-// requests are still to be inserted: those not seen, and those read in vain.
-func (s *Store) readFirst(ctx context.Context, reqs []claim.Request, out []storage.Found) ([]int, error) {
-	insert := make([]int, 0, len(reqs))
-	var places []int
-	var keys []claim.Key
+// guess asks the filter for every key, and returns which were not seen and which
+// may have been.
+func (s *Store) guess(reqs []claim.Request) (unseen, maybe []int) {
 	for i := range reqs {
 		if s.filter.MaybeHas(reqs[i].Key) {
-			places, keys = append(places, i), append(keys, reqs[i].Key)
+			maybe = append(maybe, i)
 		} else {
-			insert = append(insert, i)
+			unseen = append(unseen, i)
 		}
 	}
-	s.skipped.Add(int64(len(insert)))
-	s.passed.Add(int64(len(keys)))
-	if len(keys) == 0 {
-		return insert, nil
+	s.skipped.Add(int64(len(unseen)))
+	s.passed.Add(int64(len(maybe)))
+	return unseen, maybe
+}
+
+// read reads some keys into out, and returns those that are absent.
+func (s *Store) read(ctx context.Context, reqs []claim.Request, places []int, out []storage.Found) (absent []int, err error) {
+	keys := make([]claim.Key, len(places))
+	for j, i := range places {
+		keys[j] = reqs[i].Key
 	}
 	found, err := s.Store.Get(ctx, keys)
 	if err != nil {
@@ -198,13 +201,49 @@ func (s *Store) readFirst(ctx context.Context, reqs []claim.Request, out []stora
 	}
 	for j, i := range places {
 		if found[j].Err == nil && found[j].Record.State == claim.Absent {
-			s.falsePositives.Add(1)
-			insert = append(insert, i)
+			absent = append(absent, i)
 			continue
 		}
 		out[i] = found[j]
 	}
-	return insert, nil
+	s.falsePositives.Add(int64(len(absent)))
+	return absent, nil
+}
+
+func (s *Store) insertSome(ctx context.Context, reqs []claim.Request, places []int, out []storage.Found) {
+	send := make([]claim.Request, len(places))
+	for j, i := range places {
+		send[j] = reqs[i]
+	}
+	found, err := s.insertAll(ctx, send)
+	if err != nil {
+		fail(out, places, err)
+		return
+	}
+	for j, i := range places {
+		out[i] = found[j]
+	}
+}
+
+// insertAll tells the filter after the write, so that a rebuild that began
+// before it, and may not have seen it, is told too.
+func (s *Store) insertAll(ctx context.Context, reqs []claim.Request) ([]storage.Found, error) {
+	found, err := s.Store.InsertOrGet(ctx, reqs)
+	if err != nil {
+		return nil, err
+	}
+	for i := range found {
+		if found[i].Err == nil && found[i].Record.State != claim.Absent {
+			s.filter.Add(reqs[i].Key)
+		}
+	}
+	return found, nil
+}
+
+func fail(out []storage.Found, places []int, err error) {
+	for _, i := range places {
+		out[i] = storage.Found{Err: err}
+	}
 }
 
 // FilterStats describes this filter; Stats of the store inside describes its

@@ -290,10 +290,14 @@ func TestFailures(t *testing.T) {
 				c.Store = storagetest.NewFaulty(c.Store, storagetest.FaultAt(m, 0, fault))
 				c.Filter = filters["says yes"]()
 			})
-			_, err := b.InsertOrGet(t.Context(), []claim.Request{request(1, 1, 1)})
+			found, err := b.InsertOrGet(t.Context(), []claim.Request{request(1, 1, 1)})
+			if err == nil {
+				err = found[0].Err
+			}
 			if !errors.Is(err, want) {
 				t.Errorf("%s: error %v, want %v", m, err, want)
 			}
+			failsAlone(t, m, fault, want)
 		}
 		b := setup(t, func(c *Config) {
 			c.Store = storagetest.NewFaulty(c.Store, storagetest.FaultAt(m, 0, storagetest.Fault{
@@ -305,6 +309,27 @@ func TestFailures(t *testing.T) {
 		if !errors.Is(found[0].Err, storage.ErrClockSuspect) || !errors.Is(found[1].Err, storage.ErrUnknown) || found[2].Record.State != claim.InProgress {
 			t.Errorf("%s: %+v", m, found)
 		}
+	}
+}
+
+// failsAlone: where a batch needs both trips, one that fails says nothing of the
+// items of the other, which are answered and stored.
+func failsAlone(t *testing.T, m storagetest.Method, fault storagetest.Fault, want error) {
+	t.Helper()
+	b := setup(t, func(c *Config) {
+		c.Store = storagetest.NewFaulty(c.Store, storagetest.FaultAt(m, 0, fault))
+		c.Filter = liar(func(k claim.Key) bool { return k.EventID == "2" })
+	})
+	if _, err := b.model.InsertOrGet(t.Context(), []claim.Request{request(1, 2, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	found := b.insert(t, request(1, 1, 2), request(1, 2, 2))
+	failed, other := found[0], found[1]
+	if m == storagetest.Get {
+		failed, other = other, failed
+	}
+	if !errors.Is(failed.Err, want) || other.Err != nil || other.Record.State != claim.InProgress {
+		t.Errorf("%s fails with %v: %+v", m, want, found)
 	}
 }
 

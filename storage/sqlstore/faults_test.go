@@ -43,8 +43,9 @@ const (
 	persistent = 1 << 20
 	// cellLength is longer than what happens in a cell.
 	cellLength = 1000 * time.Hour
-	// triesMax is one first try and the bound of the store's own retries.
-	triesMax = 13
+	// matrixRetries keeps the matrix short: the first retry is on another
+	// connection, the second after a pause.
+	matrixRetries = 2
 )
 
 // statementNames are the names of all statements, those of the registry apart.
@@ -81,6 +82,9 @@ func TestFaults(t *testing.T) {
 			sql := sqlstore.Words(name, d)
 			if sql == "" {
 				continue
+			}
+			if name == "sweep_scan" { // a suite's time knows no past
+				sql = sqlstore.Words(name, sqlstore.Postgres)
 			}
 			t.Run(fmt.Sprintf("%s/%s", name, d), func(t *testing.T) {
 				t.Parallel()
@@ -197,7 +201,7 @@ func (c *cell) judge(t *testing.T, err error, before []claim.Record) {
 		t.Fatalf("a read that failed says %v, want %v", err, storage.ErrUnavailable)
 	case !errors.Is(err, storage.ErrUnavailable) && !errors.Is(err, storage.ErrUnknown):
 		t.Fatalf("failed with %v", err)
-	case c.struck.Load() > triesMax:
+	case c.struck.Load() > matrixRetries+1:
 		t.Fatalf("%d tries", c.struck.Load())
 	}
 	if errors.Is(err, storage.ErrUnavailable) {
@@ -255,7 +259,9 @@ func newLane(t *testing.T, d sqlstore.Dialect) *lane {
 	if d == sqlstore.Cockroach {
 		through = "cockroach" + strings.TrimPrefix(through, "postgres")
 	}
-	atOnce := func(c *sqlstore.Config) { c.Rand = func() float64 { return 0 } }
+	atOnce := func(c *sqlstore.Config) {
+		c.Rand, c.Retries = func() float64 { return 0 }, matrixRetries
+	}
 	l.patient = open(t, through, l.clock, matrixGrace, atOnce)
 	l.hasty = open(t, through, l.clock, matrixGrace, func(c *sqlstore.Config) {
 		atOnce(c)

@@ -35,6 +35,7 @@ const (
 	ConnectTimeoutDefault  = 5 * time.Second
 	CallTimeoutDefault     = 5 * time.Second
 	SweepTimeoutDefault    = 30 * time.Second
+	RetriesDefault         = 12
 	ConnLifetimeDefault    = 5 * time.Minute
 	pingTimeout            = 2 * time.Second
 	healthCheckPeriod      = 30 * time.Second
@@ -69,6 +70,8 @@ type Config struct {
 	CallTimeout time.Duration
 	// SweepTimeout is the same for sweeps, lists and scans.
 	SweepTimeout time.Duration
+	// Retries bounds how often a call is sent again, beside its timeout.
+	Retries int
 	// ConnLifetime is when a connection is replaced, so that traffic finds the
 	// nodes that were added behind a load balancer.
 	ConnLifetime time.Duration
@@ -90,6 +93,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.ConnectTimeout = or(c.ConnectTimeout, ConnectTimeoutDefault)
 	c.CallTimeout = or(c.CallTimeout, CallTimeoutDefault)
 	c.SweepTimeout = or(c.SweepTimeout, SweepTimeoutDefault)
+	c.Retries = or(c.Retries, RetriesDefault)
 	c.ConnLifetime = or(c.ConnLifetime, ConnLifetimeDefault)
 	if c.Rand == nil {
 		c.Rand = rand.Float64
@@ -110,6 +114,7 @@ func (c Config) withDefaults() (Config, error) {
 	check(c.Clock != nil || c.SweepGrace > c.CallTimeout+c.SweepTimeout,
 		"SweepGrace %v; it must be longer than CallTimeout and SweepTimeout together, %v: a late statement must find the record that it is late for",
 		c.SweepGrace, c.CallTimeout+c.SweepTimeout)
+	check(c.Retries > 0, "Retries %d is not positive", c.Retries)
 	check(c.Conns > 0 && c.SweepConns > 0, "Conns %d and SweepConns %d; both must be positive", c.Conns, c.SweepConns)
 	for name, d := range map[string]time.Duration{
 		"AcquireTimeout": c.AcquireTimeout, "ConnectTimeout": c.ConnectTimeout, "CallTimeout": c.CallTimeout,

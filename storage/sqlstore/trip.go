@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// retriesMax bounds how often a call is sent beside its time.
-	retriesMax = 12
 	// pauseFirst and pauseMax are the longest first and the longest of all
 	// pauses before a retry; each is drawn evenly from zero to its longest.
 	pauseFirst = 5 * time.Millisecond
@@ -109,7 +107,7 @@ func (s *Store) tries(ctx context.Context, p *pool, e effect, once func(context.
 		}
 		c, out := classify(err)
 		sent, again = sent || out, again || out && c != undone
-		if c.final(sent) || n == retriesMax || !s.pause(ctx, call, c, n) {
+		if c.final(sent) || n == s.cfg.Retries || !s.pause(ctx, call, c, n) {
 			return again, outcome(e, c, sent, err)
 		}
 		s.cfg.Logger.DebugContext(ctx, "database call is run again", "try", n+1, "error", err)

@@ -2,11 +2,15 @@ package sqlstore_test
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 	"github.com/warifu/warifu/storage/sqlstore"
+	"github.com/warifu/warifu/storage/sqlstore/mitm"
 	"github.com/warifu/warifu/storage/storagetest"
 )
 
@@ -102,5 +106,26 @@ func tripsOfABatch(t *testing.T, l *lane) {
 		if !done[i].Applied {
 			t.Fatalf("item %d was not applied", i)
 		}
+	}
+}
+
+// TestSweepOfThePast: on CockroachDB a sweep looks for candidates in the past,
+// in a transaction of its own. The proxy takes that word out, PostgreSQL does not
+// know it.
+func TestSweepOfThePast(t *testing.T) {
+	t.Parallel()
+	l := newLane(t, sqlstore.Cockroach)
+	through, err := l.proxy.URL(l.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, "cockroach"+strings.TrimPrefix(through, "postgres"), nil, time.Hour, nil)
+	if _, err := sweepAll(t.Context(), s, claim.Record{}); err != nil {
+		t.Fatal(err)
+	}
+	past := sqlstore.Words("sweep_scan", sqlstore.Cockroach)
+	alone := l.proxy.Count(func(trip mitm.Trip) bool { return len(trip.SQL) == 1 && trip.SQL[0] == past })
+	if all := l.proxy.Count(func(trip mitm.Trip) bool { return slices.Contains(trip.SQL, past) }); alone == 0 || all != alone {
+		t.Errorf("%d trips with the statement, %d of them with nothing else", all, alone)
 	}
 }
