@@ -14,8 +14,10 @@
 // one order explains all answers. Different keys have no order.
 //
 // Store time. Now is read once per call, after the call began and before it
-// returned; guards are evaluated and instants computed with it; it never runs
-// backwards for one key.
+// returned, and is not before what the record says has happened; guards are
+// evaluated and instants computed with it. It never runs backwards for one key,
+// except where several processes share a database and its clock steps back:
+// that is followed, so that all of them agree.
 //
 // Unknown is said. An error means unknown unless it is one of the sentinels
 // documented as "nothing was applied". Resending the same call is always safe:

@@ -110,6 +110,7 @@ func settings(params map[string]string, d Dialect, c Config, why purpose, timeou
 		set("enable_hashjoin", "off")
 		set("enable_mergejoin", "off")
 		set("plan_cache_mode", "force_generic_plan")
+		set("jit", "off") // look-ups by key are done before code is compiled
 	}
 }
 

@@ -207,10 +207,13 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 	return s.life.RUnlock, nil
 }
 
-// bounds are what a statement holds the database's time to.
+// bounds are what a statement holds the database's time to. A clock that stepped
+// back is followed, not held at the high-water mark of this process: others that
+// were started after the step have none, and whoever is ahead of them would take
+// over their leases. Leases last longer by the step, and expire nothing early.
 func (s *Store) bounds() storetime.Bounds {
 	if s.cfg.Clock == nil {
-		return s.time.Bounds()
+		return storetime.Bounds{Expected: s.time.Bounds().Expected}
 	}
 	now, _ := s.time.Read(claim.FromTime(s.cfg.Clock()))
 	return storetime.Bounds{Low: now, Expected: 1} // any reading has jumped, and is held to Low

@@ -37,7 +37,7 @@ func TestLinearizableAcrossPowerCuts(t *testing.T) {
 	f := newFleet(t)
 	clock := storagetest.NewClock(storagetest.Start)
 	m := bootMachine(t, vfs.NewCrashableMem(), clock)
-	f.sit(m)
+	f.seats[0].give(m)
 	crashes, lapses := 0, 0
 	for range times(cloneRounds) {
 		f.play(cloneSends, func() {
@@ -52,13 +52,13 @@ func TestLinearizableAcrossPowerCuts(t *testing.T) {
 	}
 	f.settles(clock)
 	m.halt()
-	f.history.died(f.seat.server)
+	f.history.died(f.seats[0].server)
 	t.Logf("%d crashes, %d lapses", crashes, lapses)
 	f.history.mustBeLinear(t)
 	f.history.mustReach(t, "claim GRANTED after LEASE_LAPSED", "claim IN_DOUBT", "lookup IN_DOUBT")
 }
 
-func (f *fleet) sit(m *machine) { f.seat.client, f.seat.void = m.client, m.dead.Load }
+func (s *seat) give(m *machine) { s.client, s.void = m.client, m.dead.Load }
 
 // lapse moves the clock to where every lease is over. Each key of the round is
 // told so in its history.
@@ -68,7 +68,7 @@ func (f *fleet) lapse(clock *storagetest.Clock) {
 	end := f.history.now()
 	for key := range fleetKeys {
 		o := f.naming(lapse, key)
-		f.history.add(event{client: fleetClients, op: o, call: call, end: max(end, call+1), server: f.seat.server})
+		f.history.add(event{client: fleetClients, op: o, call: call, end: max(end, call+1), server: f.seats[0].server})
 	}
 }
 
@@ -79,7 +79,7 @@ func (f *fleet) settles(clock *storagetest.Clock) {
 	clock.Advance(leaseLength + time.Second)
 	for key, events := range f.history.all() {
 		o := events[0].op
-		r, err := send(f.t.Context(), f.seat.client, op{kind: claimCall, consumer: o.consumer, event: o.event, attempt: uuid.NewString()})
+		r, err := send(f.t.Context(), f.seats[0].client, op{kind: claimCall, consumer: o.consumer, event: o.event, attempt: uuid.NewString()})
 		want := []string{"GRANTED", "DUPLICATE", map[string]string{regrant: "GRANTED", hold: "IN_DOUBT"}[o.consumer]}
 		if err != nil || !slices.Contains(want, r.verdict) {
 			f.t.Errorf("%s, after all faults: %+v %v\n%s", key, r, err, lines(events))
@@ -94,13 +94,14 @@ func (f *fleet) crash(m *machine, clock *storagetest.Clock) *machine {
 	disk := m.disk.CrashClone(vfs.CrashCloneCfg{
 		UnsyncedDataPercent: []int{0, 0, 30, 70, 100}[f.rng.IntN(5)], RNG: rand.New(rand.NewPCG(f.rng.Uint64(), 1)),
 	})
-	f.seat.Lock()
-	defer f.seat.Unlock()
+	seat := f.seats[0]
+	seat.Lock()
+	defer seat.Unlock()
 	m.halt()
-	f.history.died(f.seat.server)
+	f.history.died(seat.server)
 	next := bootMachine(f.t, disk, clock)
-	f.seat.server++
-	f.sit(next)
+	seat.server++
+	seat.give(next)
 	return next
 }
 

@@ -21,6 +21,9 @@ const (
 	fleetBatch   = 5
 	abandonShare = 0.03 // of the calls are left by their callers
 	fleetBodies  = 3    // different results in all: conflicts are likely
+	// wrongFenceShare of what names a grant names its attempt with a fence that
+	// lies beside its own.
+	wrongFenceShare = 0.1
 )
 
 // fleet are clients that share keys, attempts and grants with each other, as
@@ -30,7 +33,7 @@ type fleet struct {
 	t       *testing.T
 	rng     *rand.Rand
 	history *history
-	seat    seat
+	seats   []*seat // one for each server; a call takes any of them
 	round   int
 	sends   atomic.Int64
 	mu      struct {
@@ -40,7 +43,8 @@ type fleet struct {
 	}
 }
 
-// seat is the server of the moment. While one is replaced, clients wait.
+// seat is the server of the moment. While one is replaced, clients go to another,
+// or wait where there is none.
 type seat struct {
 	sync.RWMutex
 	client api
@@ -51,7 +55,20 @@ type seat struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	return &fleet{t: t, rng: newRandom(t), history: newHistory()}
+	return &fleet{t: t, rng: newRandom(t), history: newHistory(), seats: []*seat{{}}}
+}
+
+// sit takes a seat that nobody replaces; the caller leaves it with RUnlock.
+func (f *fleet) sit(rng *rand.Rand) *seat {
+	order := rng.Perm(len(f.seats))
+	for _, i := range order {
+		if f.seats[i].TryRLock() {
+			return f.seats[i]
+		}
+	}
+	s := f.seats[order[0]]
+	s.RLock()
+	return s
 }
 
 // play lets the clients make so many sends, about fresh keys. At a random one of
@@ -84,10 +101,10 @@ func (f *fleet) play(sends int64, trouble func()) {
 // turn makes one call.
 func (f *fleet) turn(number int, rng *rand.Rand) {
 	ops := f.choose(rng)
-	f.seat.RLock()
-	client, server, void := f.seat.client, f.seat.server, f.seat.void
-	f.seat.RUnlock()
-	ctx, leave := context.WithCancel(f.t.Context())
+	s := f.sit(rng)
+	client, server, void := s.client, s.server, s.void
+	s.RUnlock()
+	ctx, leave := context.WithTimeout(f.t.Context(), patience)
 	defer leave()
 	if rng.Float64() < abandonShare {
 		go leave()
@@ -154,6 +171,9 @@ func (f *fleet) about(rng *rand.Rand, k kind, key int) op {
 		if len(grants) > 0 {
 			g := grants[max(rng.IntN(len(grants)), rng.IntN(len(grants)))] // mostly late ones
 			o.attempt, o.fence = g.attempt, g.fence
+			if rng.Float64() < wrongFenceShare {
+				o.fence += int64(2*rng.IntN(2) - 1)
+			}
 		}
 	case lookupCall, lapse:
 	}

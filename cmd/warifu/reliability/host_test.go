@@ -43,14 +43,35 @@ type host struct {
 	key string
 }
 
+// newHost keeps its claims in its own folder.
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{t: t, dir: t.TempDir()}
+	return hostOn(t, newCredential(), "")
+}
+
+// credential is an API key, and what a server keeps of it.
+type credential struct {
+	text string
+	key  tenant.Key
+}
+
+func newCredential() credential {
 	text, key := tenant.NewKey("test")
-	h.key = text
+	return credential{text, key}
+}
+
+// hostOn keeps its claims in the store of a URL; its own folder where there is
+// none.
+func hostOn(t *testing.T, c credential, store string) *host {
+	t.Helper()
+	h := &host{t: t, dir: t.TempDir(), key: c.text}
+	place := "data: " + filepath.Join(h.dir, "data")
+	if store != "" {
+		place = fmt.Sprintf("store: %q", store)
+	}
 	config := fmt.Sprintf(`listen: 127.0.0.1:0
 metrics_listen: ""
-data: %s
+%s
 log_level: info
 log_format: json
 drain_delay: 0s
@@ -62,7 +83,7 @@ tenants:
     consumers:
       - {name: %s, redelivery_window: 4h}
       - {name: %s, redelivery_window: 4h, on_lease_loss: HOLD}
-`, filepath.Join(h.dir, "data"), key.ID, hex.EncodeToString(key.SecretSHA256[:]), regrant, hold)
+`, place, c.key.ID, hex.EncodeToString(c.key.SecretSHA256[:]), regrant, hold)
 	if err := os.WriteFile(h.config(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

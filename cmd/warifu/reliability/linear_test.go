@@ -23,27 +23,28 @@ const (
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	f, h := newFleet(t), newHost(t)
+	seat := f.seats[0]
 	network := &randomLoss{}
 	network.mu.rng = fork(f.rng)
 	wrap := func(next http.RoundTripper) http.RoundTripper { return &lossy{next: next, choose: network.choose} }
 	p := h.start()
 	client, hangUp := p.dial(wrap)
-	f.seat.client = client
+	seat.client = client
 	for range times(linearRounds) {
 		f.play(linearSends, func() {
-			f.seat.Lock()
-			defer f.seat.Unlock()
+			seat.Lock()
+			defer seat.Unlock()
 			p.kill()
-			f.history.died(f.seat.server)
+			f.history.died(seat.server)
 			p.mustBeKilled()
 			hangUp()
 			p = h.start()
-			f.seat.client, hangUp = p.dial(wrap)
-			f.seat.server++
+			seat.client, hangUp = p.dial(wrap)
+			seat.server++
 		})
 	}
 	p.kill()
-	f.history.died(f.seat.server)
+	f.history.died(seat.server)
 	f.history.mustBeLinear(t)
 	f.history.mustReach(t)
 	f.history.mustNoticeSecondGrants(t)
