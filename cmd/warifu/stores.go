@@ -87,8 +87,8 @@ func (d *daemon) openStore(ctx context.Context) (*opened, error) {
 // A database answers a batch after one or two round trips of the network: more
 // batches under way than with a disk on the same machine keep it busy.
 const (
-	sqlSenders     = 4
-	sqlSendersFull = 12
+	sqlSenders     = 8
+	sqlSendersFull = 16
 	// sqlFalsePositives: each costs the whole batch that it is in a trip.
 	sqlFalsePositives = 0.001
 )

@@ -36,13 +36,14 @@ func newFound(n int) *found {
 
 // readBack is the statement that ends every call on keys: what is stored now.
 func (s *Store) readBack(k *keys, b storetime.Bounds, f *found) query {
+	known := s.time.Bounds().Low
 	return query{sql: sqlGet, args: k.args(), row: func(r row) error {
 		i, err := k.item(r.int2())
 		if err != nil {
 			return err
 		}
 		reading := r.time()
-		f.items[i] = storage.Found{Now: s.asOf(b, reading), Applied: f.items[i].Applied}
+		f.items[i] = storage.Found{Now: s.asOf(b, known, reading), Applied: f.items[i].Applied}
 		f.aside[i] = 0
 		if r.values[r.next] == nil {
 			return nil // nothing is stored
@@ -58,10 +59,16 @@ func (s *Store) readBack(k *keys, b storetime.Bounds, f *found) query {
 }
 
 // asOf is the store's time at which something was read by a statement that was
-// held to b: not before what this process had seen when it was answered.
-func (s *Store) asOf(b storetime.Bounds, reading claim.Time) claim.Time {
+// held to b. The reading is that of the transaction's beginning: what others have
+// seen while it waited counts, unless the clock has stepped back behind what was
+// known when it was sent.
+func (s *Store) asOf(b storetime.Bounds, known, reading claim.Time) claim.Time {
 	s.saw(reading)
-	return max(b.Hold(reading), s.bounds().Low)
+	now := b.Hold(reading)
+	if s.cfg.Clock == nil && reading >= known {
+		now = max(now, s.time.Bounds().Low)
+	}
+	return now
 }
 
 // Get implements storage.Store.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -60,7 +62,7 @@ func newPool(ctx context.Context, c Config, why purpose) (*pool, error) {
 	cfg.PingTimeout = pingTimeout // 0 would wait for ever on a half-open connection
 	cfg.ConnConfig.ConnectTimeout = c.ConnectTimeout
 	settings(cfg.ConnConfig.RuntimeParams, dialect, c, why, timeout)
-	if v := cfg.ConnConfig.RuntimeParams["synchronous_commit"]; dialect == Postgres && (v == "off" || v == "false") {
+	if v := strings.ToLower(cfg.ConnConfig.RuntimeParams["synchronous_commit"]); dialect == Postgres && slices.Contains(offs, v) {
 		return nil, fmt.Errorf("sqlstore: %w: with synchronous_commit=off what was acknowledged can be lost", ErrMismatch)
 	}
 	if cfg.ConnConfig.ValidateConnect == nil {
@@ -75,6 +77,9 @@ func newPool(ctx context.Context, c Config, why purpose) (*pool, error) {
 	}
 	return &pool{Pool: p, acquire: c.AcquireTimeout, connect: c.ConnectTimeout, call: timeout}, nil
 }
+
+// offs are PostgreSQL's ways to say off.
+var offs = []string{"off", "of", "false", "fals", "fal", "fa", "f", "no", "n", "0"}
 
 // settings pins what the store depends on, for the life of each connection. A
 // role or a database may have other defaults.
@@ -143,7 +148,7 @@ func announced(c *pgconn.PgConn) Dialect {
 // timeout; for one that is being made, as long as that may take.
 func (p *pool) take(ctx context.Context) (*pgxpool.Conn, error) {
 	patience := p.acquire
-	if st := p.Stat(); st.TotalConns() < st.MaxConns() {
+	if st := p.Stat(); st.TotalConns()-st.ConstructingConns() < st.MaxConns() {
 		patience = p.connect
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -6,7 +6,8 @@
 -- Results above the inline limit have a table of their own: reading a claim does not
 -- drag them along, and the fence in their key ties a body to its grant.
 -- COLLATE "C" is the order of bytes, which is CockroachDB's only one. The fill factor
--- leaves room on a page for the completion of a claim: no index changes then.
+-- leaves room on a page for the completion of every claim on it: no index changes
+-- then. At 60 half of them found none when a whole page was completed at once.
 CREATE TABLE IF NOT EXISTS claims (
   shard             INT2        NOT NULL,
   tenant_id         INT8        NOT NULL,
@@ -41,7 +42,7 @@ CREATE TABLE IF NOT EXISTS claims (
   result            BYTEA,
   aside_bytes       INT8        NOT NULL,
   PRIMARY KEY (shard, tenant_id, consumer, event_id)
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02);
 
 CREATE INDEX IF NOT EXISTS claims_expiry_idx ON claims (expiry_shard, expires_at);
 
