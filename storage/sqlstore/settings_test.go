@@ -112,7 +112,7 @@ func TestSettingsInForce(t *testing.T) {
 func TestCommitsThatCanBeLost(t *testing.T) {
 	t.Parallel()
 	url := cleanSchema(t)
-	for _, off := range []string{"off", "false"} {
+	for _, off := range []string{"off", "OFF", "Off", "false", "no", "0"} {
 		mustRefuse(t, plain(with(url, "synchronous_commit="+off)), sqlstore.ErrMismatch)
 	}
 	s := open(t, with(url, "synchronous_commit=remote_apply"), nil, time.Hour, nil)

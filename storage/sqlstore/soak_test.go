@@ -7,7 +7,7 @@ import (
 
 // historiesShort is how many random histories an ordinary run makes; a long one
 // makes rapid's own number. Each opens a store for every way of running it.
-const historiesShort = "6"
+const historiesShort = "3"
 
 // soak: the long form of tests that have one.
 func soak() bool { return os.Getenv("WARIFU_SOAK") != "" }
