@@ -183,13 +183,12 @@ func claimMix(ctx context.Context, store storage.Store, seen, fresh []claim.Requ
 }
 
 // filtered is store behind the filter, once that is built, unless the job is
-// without one. It is sized for what is stored, so that it fills up, and is built
-// again, within a run as a larger one does within days.
+// without one.
 func (j *job) filtered(ctx context.Context, store storage.Store) (storage.Store, func(), error) {
 	if j.NoFilter {
 		return store, func() {}, nil
 	}
-	f, err := bloom.New(bloom.Config{Store: store, Capacity: j.Keys})
+	f, err := bloom.New(bloom.Config{Store: store, Capacity: filterKeys, FalsePositives: filterFalsePositives})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -222,3 +221,10 @@ func logBytes(ctx context.Context, url string) (n int64, err error) {
 	})
 	return n, err
 }
+
+// filterKeys and filterFalsePositives are a filter as a server has it: larger
+// than what a measurement adds, and with the server's share of false positives.
+const (
+	filterKeys           = 8 << 20
+	filterFalsePositives = 0.001
+)

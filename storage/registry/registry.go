@@ -103,9 +103,15 @@ type Registry interface {
 	Lease(ctx context.Context, name, owner string, ttl time.Duration) (l Lease, held bool, err error)
 	// SaveCursor stores where the work under a lease goes on. It reports false,
 	// and stores nothing, when the fence is no longer the lease's.
+	//
+	// A save that was given up and arrives late, from the same holder, may put an
+	// older cursor back: what a cursor leads through must bear being done twice.
 	SaveCursor(ctx context.Context, name string, fence claim.Fence, cursor []byte) (saved bool, err error)
 	// Unlease ends the lease at once, if the fence is still the lease's. The
 	// cursor stays.
+	//
+	// A Lease that was given up and arrives late, behind its Unlease, takes the
+	// lease once more for its time: work waits, and nothing is done twice.
 	Unlease(ctx context.Context, name string, fence claim.Fence) error
 	// Leases returns all leases, ended ones too, by name.
 	Leases(ctx context.Context) (Leases, error)

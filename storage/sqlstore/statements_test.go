@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"os"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +22,7 @@ func TestPrepare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx) //nolint:errcheck // the test is over
-	for _, name := range statementNames(t) {
+	for _, name := range slices.Concat(statementNames(t), registryStatementNames(t)) {
 		for _, d := range dialects {
 			sql := sqlstore.Words(name, d)
 			if d == sqlstore.Cockroach {
@@ -45,7 +46,7 @@ func TestStatementsAreUsed(t *testing.T) {
 	for _, m := range regexp.MustCompile(`statement\("([^"]+)"\)`).FindAllSubmatch(code, -1) {
 		used[string(m[1])] = true
 	}
-	for _, name := range statementNames(t) {
+	for _, name := range slices.Concat(statementNames(t), registryStatementNames(t)) {
 		if !used[name] {
 			t.Errorf("statement %s is not used", name)
 		}

@@ -7,7 +7,8 @@
 -- drag them along, and the fence in their key ties a body to its grant.
 -- COLLATE "C" is the order of bytes, which is CockroachDB's only one. The fill factor
 -- leaves room on a page for the completion of every claim on it: no index changes
--- then. At 60 half of them found none when a whole page was completed at once.
+-- then. At 60 half of them, and at 45 a fifth, found none when a whole page was
+-- completed at once.
 CREATE TABLE IF NOT EXISTS claims (
   shard             INT2        NOT NULL,
   tenant_id         INT8        NOT NULL,
@@ -42,7 +43,7 @@ CREATE TABLE IF NOT EXISTS claims (
   result            BYTEA,
   aside_bytes       INT8        NOT NULL,
   PRIMARY KEY (shard, tenant_id, consumer, event_id)
-) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02);
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02);
 
 CREATE INDEX IF NOT EXISTS claims_expiry_idx ON claims (expiry_shard, expires_at);
 
