@@ -228,3 +228,32 @@ func (d *doubted) resend(t *testing.T, r resent, interfere bool) {
 		t.Errorf("applied %d times", stored.Version-seen.Version)
 	}
 }
+
+// TestKindsFailApart: of a batch with two kinds one is refused at its commit,
+// again and again, after its rows were read. Its items are unknown, the others
+// are answered.
+func TestKindsFailApart(t *testing.T) {
+	t.Parallel()
+	l := newLane(t, sqlstore.Postgres)
+	c := &cell{lane: l, sql: sqlstore.Words("complete", sqlstore.Postgres), fault: mitm.Fault{Kind: mitm.RefuseAtSync, Code: "40001"}}
+	ctx := t.Context()
+	reqs := []claim.Request{matrixRequest(matrixKeys[0], 1), matrixRequest(matrixKeys[1], 1)}
+	found, err := l.direct.InsertOrGet(ctx, reqs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ts []claim.Transition
+	for i := range found {
+		ts = append(ts, claim.Transition{Kind: claim.Complete, Key: reqs[i].Key, Attempt: reqs[i].Attempt, Fence: found[i].Record.Fence, Completion: large()})
+	}
+	ts[1].Kind, ts[1].Lease = claim.Extend, matrixLease
+	c.left.Store(persistent)
+	l.current.Store(c)
+	moved, err := l.patient.Transition(ctx, ts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(moved[0].Err, storage.ErrUnknown) || moved[1].Err != nil || !moved[1].Applied {
+		t.Errorf("completed: %+v\nextended: %+v", moved[0], moved[1])
+	}
+}

@@ -37,7 +37,7 @@ func (s *Store) changeAll(ctx context.Context, k *keys, f *found, groups []chang
 			g := &groups[i]
 			if err := s.change(ctx, k, f, g, done); err != nil {
 				for _, p := range g.places {
-					f.items[k.order[p]] = storage.Found{Err: err}
+					f.set(k.order[p], storage.Found{Err: err})
 				}
 			}
 		})
@@ -53,7 +53,7 @@ func (s *Store) change(ctx context.Context, k *keys, f *found, g *change, done f
 	mine := k.only(g.places)
 	again, err := s.tripAgain(ctx, s.traffic, writes, func(b storetime.Bounds) []query {
 		for _, p := range g.places {
-			f.items[k.order[p]] = storage.Found{}
+			f.set(k.order[p], storage.Found{})
 		}
 		return append(g.queries(k, mine, b, f), s.readBack(mine, b, f))
 	})
@@ -62,7 +62,7 @@ func (s *Store) change(ctx context.Context, k *keys, f *found, g *change, done f
 	}
 	for _, p := range g.places {
 		if i := k.order[p]; !f.items[i].Applied && !done(i) {
-			f.items[i], f.aside[i] = storage.Found{Err: storage.ErrUnknown}, 0
+			f.set(i, storage.Found{Err: storage.ErrUnknown})
 		}
 	}
 	return nil

@@ -30,6 +30,9 @@ type found struct {
 	aside []int64 // sizes of bodies that are still to be read
 }
 
+// set answers an item for good: what a try has read of it before is void.
+func (f *found) set(i int, with storage.Found) { f.items[i], f.aside[i] = with, 0 }
+
 func newFound(n int) *found {
 	return &found{items: make([]storage.Found, n), aside: make([]int64, n)}
 }
@@ -148,7 +151,7 @@ func (s *Store) bodies(ctx context.Context, k *keys, f *found, key func(int) *cl
 				rec.Key = *key(i)
 			}
 			if f.aside[i] > 0 && rec.Version == before[i].Record.Version {
-				f.items[i], f.aside[i] = storage.Found{Err: fmt.Errorf("%w: the result of a completed record is missing", storage.ErrDamaged)}, 0
+				f.set(i, storage.Found{Err: fmt.Errorf("%w: the result of a completed record is missing", storage.ErrDamaged)})
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func (s *Store) Replace(ctx context.Context, swaps []claim.Swap) ([]storage.Foun
 	}
 	for i := range swaps {
 		if suspect && trustsClock(&swaps[i]) {
-			f.items[i], f.aside[i] = storage.Found{Err: storage.ErrClockSuspect}, 0
+			f.set(i, storage.Found{Err: storage.ErrClockSuspect})
 		}
 	}
 	s.finish(ctx, k, f, key, func(i int) *claim.Completion { return result(&swaps[i]) }, storage.ErrUnknown)
