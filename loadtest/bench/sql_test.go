@@ -42,6 +42,7 @@ var mayBeZero = map[string]bool{
 	"100 % duplicates, filter on" + logPerKey:     true,
 	"100 % duplicates, filter off" + logPerKey:    true,
 	"partial index of expiries" + hotShare:        true,
+	"fill factor 100" + hotShare:                  true,
 }
 
 // checkSQL is what the numbers of each experiment have to show on any machine.

@@ -146,15 +146,7 @@ func (h *history) mustReach(t *testing.T, answers ...string) {
 
 func (h *history) mustHave(t *testing.T, answers []string) {
 	t.Helper()
-	seen := map[string]int{}
-	for _, events := range h.all() {
-		for _, e := range events {
-			seen[fmt.Sprint(e.op.kind, " ", e.reply.verdict)]++
-			if e.op.kind == claimCall && e.granted() != 0 {
-				seen["claim GRANTED after "+e.reply.takeover]++
-			}
-		}
-	}
+	seen := h.seen()
 	for _, a := range answers {
 		if seen[a] == 0 {
 			t.Errorf("the history never reached %q: %v", a, seen)
@@ -231,4 +223,27 @@ func oneResult(events []event) error {
 		return fmt.Errorf("results differ: %q", told)
 	}
 	return nil
+}
+
+// mustHaveOne fails the test unless one of the answers was given.
+func (h *history) mustHaveOne(t *testing.T, answers ...string) {
+	t.Helper()
+	seen := h.seen()
+	if !slices.ContainsFunc(answers, func(a string) bool { return seen[a] > 0 }) {
+		t.Errorf("the history reached none of %q: %v", answers, seen)
+	}
+}
+
+// seen counts the answers.
+func (h *history) seen() map[string]int {
+	seen := map[string]int{}
+	for _, events := range h.all() {
+		for _, e := range events {
+			seen[fmt.Sprint(e.op.kind, " ", e.reply.verdict)]++
+			if e.op.kind == claimCall && e.granted() != 0 {
+				seen["claim GRANTED after "+e.reply.takeover]++
+			}
+		}
+	}
+	return seen
 }
