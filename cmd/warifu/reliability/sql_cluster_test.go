@@ -40,7 +40,9 @@ const (
 // was written.
 var tripFaults = []mitm.Fault{
 	{Kind: mitm.Refuse, Code: "40001"}, {Kind: mitm.DropBefore}, {Kind: mitm.DropAfter}, {Kind: mitm.DropMidRow},
-	{Kind: mitm.Lose, Code: "40001"}, {Kind: mitm.LoseAtSync, Code: "40001"},
+	// An applied trip that is answered with 40001 is left to the matrix of faults of
+	// the store, where nobody acts meanwhile: supported databases keep to its word.
+	{Kind: mitm.Lose, Code: "40003"}, {Kind: mitm.LoseAtSync, Code: "40003"},
 }
 
 // cluster is a database and the servers that share it.
