@@ -98,6 +98,25 @@ func cleanSchema(t storagetest.T) string {
 	return schemas.clean(t)
 }
 
+// ownSchema returns the URL of a migrated schema that nobody uses after the
+// test, which may change it.
+func ownSchema(t *testing.T) string {
+	t.Helper()
+	url, drop, err := server.Schema(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := drop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := migrated(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
 func (s *scratch) clean(t storagetest.T) string {
 	t.Helper()
 	s.mu.Lock()

@@ -1,7 +1,6 @@
 package sqlstore_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -15,18 +14,7 @@ import (
 func TestNewerSchema(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url, drop, err := server.Schema(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := drop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := migrated(ctx, url); err != nil {
-		t.Fatal(err)
-	}
+	url := ownSchema(t)
 	s := open(t, url, nil, time.Hour, nil)
 	life := func(k claim.Key) {
 		t.Helper()

@@ -1,7 +1,6 @@
 package sqlstore_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -18,18 +17,7 @@ import (
 func TestPlansServeATableOfAnySize(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url, drop, err := server.Schema(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := drop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := migrated(ctx, url); err != nil {
-		t.Fatal(err)
-	}
+	url := ownSchema(t)
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		t.Fatal(err)
