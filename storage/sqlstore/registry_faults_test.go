@@ -84,7 +84,7 @@ func behindProxy(t storagetest.T, url string, clock *storagetest.Clock, cockroac
 func TestRegistryInTheOtherRunner(t *testing.T) {
 	t.Parallel()
 	storagetest.RunRegistry(t, func(t storagetest.T, clock *storagetest.Clock) storagetest.RegistryHandle {
-		url := registrySchema(t)
+		url := cleanSchema(t)
 		return storagetest.RegistryHandle{
 			Registry: behindProxy(t, url, clock, true, nil),
 			Reopen: func(t storagetest.T) registry.Registry {
@@ -134,7 +134,7 @@ func TestApplyIsMadeOnce(t *testing.T) {
 
 func madeOnce(t *testing.T, cockroach bool, text string, fault mitm.Fault) {
 	t.Helper()
-	f := behindProxy(t, registrySchema(t), nil, cockroach, func(c *sqlstore.Config) { c.CallTimeout = 20 * time.Second })
+	f := behindProxy(t, cleanSchema(t), nil, cockroach, func(c *sqlstore.Config) { c.CallTimeout = 20 * time.Second })
 	if fault.Kind == mitm.Late {
 		// Nobody waits that long for an answer: the caller's time is up first.
 		f.inject(text, 1, fault)
@@ -189,7 +189,7 @@ func TestApplySaysWhatItDoesNotKnow(t *testing.T) {
 	} {
 		t.Run(c.text+" "+c.fault.String(), func(t *testing.T) {
 			t.Parallel()
-			f := behindProxy(t, registrySchema(t), nil, false, func(c *sqlstore.Config) { c.CallTimeout = time.Second })
+			f := behindProxy(t, cleanSchema(t), nil, false, func(c *sqlstore.Config) { c.CallTimeout = time.Second })
 			f.inject(c.text, 1<<20, c.fault)
 			_, err := f.Apply(t.Context(), aChange(1, "one"))
 			if !errors.Is(err, c.want) {
@@ -209,7 +209,7 @@ func TestApplySaysWhatItDoesNotKnow(t *testing.T) {
 // TestRegistryTrips counts what calls cost.
 func TestRegistryTrips(t *testing.T) {
 	t.Parallel()
-	f := behindProxy(t, registrySchema(t), nil, false, nil)
+	f := behindProxy(t, cleanSchema(t), nil, false, nil)
 	a, err := f.Apply(t.Context(), aChange(1, "one"))
 	if err != nil {
 		t.Fatal(err)

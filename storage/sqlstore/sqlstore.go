@@ -177,9 +177,6 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Dialect says which database this is.
-func (s *Store) Dialect() Dialect { return s.dialect }
-
 // ConfirmClock makes a suspect clock trusted: an operator says it is right.
 func (s *Store) ConfirmClock() { s.time.Confirm() }
 
