@@ -17,7 +17,12 @@ import (
 )
 
 // damageFlips is how many random bytes of each file are flipped, one at a time.
-const damageFlips = 10
+func damageFlips() int {
+	if soak() {
+		return 30
+	}
+	return 5
+}
 
 // TestDamage flips bytes of, cuts and deletes every file of a store, one at a
 // time, after a clean end and after a crash. The store may refuse, may say that
@@ -101,7 +106,7 @@ func damages(t *testing.T, fs vfs.FS, file string, rng *rand.Rand) []damage {
 			used--
 		}
 	}
-	for range damageFlips {
+	for range damageFlips() {
 		positions = append(positions, rng.IntN(used))
 	}
 	for _, p := range positions {

@@ -3,6 +3,7 @@ package pebble
 import (
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"os"
 	"strings"
@@ -22,8 +23,16 @@ func TestMain(m *testing.M) {
 		failedSync()
 		return
 	}
+	if !soak() { // the command line still has the last word
+		if err := flag.Set("rapid.checks", "40"); err != nil {
+			panic(err)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }
+
+// soak is whether tests that have a long form run that.
+func soak() bool { return os.Getenv("WARIFU_SOAK") != "" }
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -80,7 +89,7 @@ func TestConformance(t *testing.T) {
 			return mustOpen(t, Config{FS: vfs.NewCrashableMem(), Clock: clock.Now, SweepGrace: grace, FilterKeysMin: 4, FilterBytesMax: 8})
 		},
 	} {
-		if (name == "Memory" || name == "NoFilter") && os.Getenv("WARIFU_SOAK") == "" {
+		if (name == "Memory" || name == "NoFilter") && !soak() {
 			continue // histories run without a filter, and everything else runs in memory
 		}
 		t.Run(name, func(t *testing.T) {

@@ -36,6 +36,13 @@ const (
 // habits are what handlers do, as often as they stand here.
 var habits = []int{obliging, obliging, obliging, obliging, obliging, obliging, giveUp, fallOver, oversleep}
 
+// certain are the first errands, and what the first of their handlers does: what
+// has to be seen is not left to chance.
+var certain = []struct {
+	consumer string
+	habit    int
+}{{regrant, giveUp}, {hold, fallOver}}
+
 var errFell = errors.New("the handler fell over")
 
 // shop is a queue of deliveries and the workers that handle them, each with any
@@ -59,6 +66,7 @@ type errand struct{ consumer, event string }
 
 // file is what is known of an errand.
 type file struct {
+	first    int // what the first handler does, unless it is obliging
 	runs     []run
 	accepted []acceptance
 	inDoubt  int
@@ -112,9 +120,12 @@ func (s *shop) next(rng *rand.Rand) (errand, bool) {
 	case <-s.closing:
 	default:
 		if len(s.mu.queue) < shopWorkers*shopCopies {
-			e := errand{[]string{regrant, hold}[rng.IntN(2)], fmt.Sprint("errand ", s.mu.made)}
+			e, f := errand{[]string{regrant, hold}[rng.IntN(2)], fmt.Sprint("errand ", s.mu.made)}, &file{first: obliging}
+			if s.mu.made < len(certain) {
+				e.consumer, f.first = certain[s.mu.made].consumer, certain[s.mu.made].habit
+			}
 			s.mu.made++
-			s.mu.files[e] = &file{}
+			s.mu.files[e] = f
 			s.mu.queue = append(s.mu.queue, slices.Repeat([]errand{e}, shopCopies)...)
 		}
 	}
@@ -134,16 +145,12 @@ func (s *shop) deliver(e errand, rng *rand.Rand) {
 	defer cancel()
 	asked := time.Now()
 	var mine *run
-	habit := habits[rng.IntN(len(habits))]
-	if e.consumer == hold && habit == giveUp {
-		habit = fallOver
-	}
 	long := rng.IntN(8) == 0
 	result, err := s.clients[rng.IntN(len(s.clients))].Do(ctx, warifu.Event{Consumer: e.consumer, ID: e.event},
 		func(ctx context.Context, g warifu.Grant) (warifu.Completion, error) {
 			mine = &run{asked: asked, began: time.Now(), leaseUntil: g.LeaseUntil, fence: g.Fence, attempt: g.Attempt}
 			defer func() { mine.ended = time.Now() }()
-			return handle(ctx, e, g, habit, long)
+			return handle(ctx, e, g, s.habit(e, rng), long)
 		}, warifu.WithLease(shortLease), warifu.WithWait(time.Duration(rng.IntN(2))*shortLease/2))
 	s.note(e, mine, &result, err)
 	if result.Accepted || errors.Is(err, warifu.ErrInDoubt) {
@@ -155,6 +162,20 @@ func (s *shop) deliver(e errand, rng *rand.Rand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.queue = append(s.mu.queue, e)
+}
+
+// habit is what the handler that runs now does.
+func (s *shop) habit(e errand, rng *rand.Rand) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, habit := s.mu.files[e], habits[rng.IntN(len(habits))]
+	if f.first != obliging {
+		habit, f.first = f.first, obliging
+	}
+	if e.consumer == hold && habit == giveUp {
+		habit = fallOver
+	}
+	return habit
 }
 
 // handle is the effect of an errand, whose result names the attempt.
