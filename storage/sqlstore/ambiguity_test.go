@@ -137,7 +137,7 @@ func TestUnreadBody(t *testing.T) {
 type resent struct {
 	statement string
 	call      func(ctx context.Context, s storage.Store, seen claim.Record) ([]storage.Found, error)
-	// others grant the key to another attempt.
+	// others change the record so that it no longer shows what the call did.
 	others func(ctx context.Context, s storage.Store) error
 	then   claim.State // when nobody interferes
 }
@@ -153,6 +153,14 @@ func resends() map[string]resent {
 			return s.Replace(ctx, []claim.Swap{claim.NewSwap(claim.ResolveRetry, &seen, nil)})
 		}, swapAgain(claim.TakeOver), claim.Released},
 		"release": {"release", move(claim.Release), swapAgain(claim.TakeOver), claim.Released},
+		"release, and its owner completes": {"release", move(claim.Release), func(ctx context.Context, s storage.Store) error {
+			found, err := s.Get(ctx, matrixKeys[:1])
+			if err != nil {
+				return err
+			}
+			_, err = s.Transition(ctx, owner(claim.Complete, found[0].Record, small()))
+			return err
+		}, claim.Released},
 		"complete": {"complete", move(claim.Complete), func(ctx context.Context, s storage.Store) error {
 			return errors.Join(swapAgain(claim.Forget)(ctx, s), swapAgain(claim.BeginAnew)(ctx, s))
 		}, claim.Completed},
@@ -216,7 +224,7 @@ func (d *doubted) resend(t *testing.T, r resent, interfere bool) {
 	}
 	if interfere {
 		if !errors.Is(found[0].Err, storage.ErrUnknown) || found[0].Applied || found[0].Record.State != claim.Absent {
-			t.Errorf("applied, and taken over before the resend: %+v, want %v", found[0], storage.ErrUnknown)
+			t.Errorf("applied, and hidden before the resend: %+v, want %v", found[0], storage.ErrUnknown)
 		}
 		return
 	}

@@ -133,14 +133,30 @@ func (s *Store) Transition(ctx context.Context, ts []claim.Transition) ([]storag
 	for _, kind := range []claim.TransitionKind{claim.Complete, claim.Extend, claim.Release} {
 		groups = append(groups, transitions(kind, k, ts))
 	}
-	// The owner's reply tells what became of its grant for as long as it is the
-	// owner. Who takes over, or what is swept, hides it.
-	done := func(i int) bool { return f.items[i].Record.Owner(ts[i].Attempt, ts[i].Fence) }
+	done := func(i int) bool { return showsOf(&ts[i], &f.items[i].Record) }
 	if err := s.changeAll(ctx, k, f, groups, done); err != nil {
 		return nil, err
 	}
 	s.finish(ctx, k, f, key, func(i int) *claim.Completion { return ts[i].Completion }, storage.ErrUnknown)
 	return f.items, nil
+}
+
+// showsOf reports whether a record tells by itself what became of a transition.
+// Its owner's completion stays for as long as it is the owner: there is one
+// completion, this one or another. A release shows until the same owner
+// completes after all, and an extension not at all.
+func showsOf(t *claim.Transition, rec *claim.Record) bool {
+	if !rec.Owner(t.Attempt, t.Fence) {
+		return false // who takes over hides it
+	}
+	switch t.Kind {
+	case claim.Complete:
+		return rec.State == claim.Completed
+	case claim.Release:
+		return rec.State == claim.Released
+	case claim.Extend:
+	}
+	return false
 }
 
 func noOutcome(c *claim.Completion) bool { return c == nil || c.Outcome == claim.NoOutcome }
