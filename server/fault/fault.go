@@ -58,6 +58,12 @@ var kinds = [...]kind{
 	warifuv1.Reason_REASON_INVALID_PAGE_TOKEN: {connect.CodeInvalidArgument, true, 0},
 	warifuv1.Reason_REASON_INTERNAL:           {connect.CodeInternal, false, 0},
 	warifuv1.Reason_REASON_CANCELED:           {connect.CodeCanceled, true, 0},
+	warifuv1.Reason_REASON_TENANT_SUSPENDED:   {connect.CodePermissionDenied, true, 0},
+	warifuv1.Reason_REASON_QUOTA_EXCEEDED:     {connect.CodeResourceExhausted, true, time.Second},
+	warifuv1.Reason_REASON_NOT_FOUND:          {connect.CodeNotFound, true, 0},
+	warifuv1.Reason_REASON_ALREADY_EXISTS:     {connect.CodeAlreadyExists, true, 0},
+	warifuv1.Reason_REASON_CONFLICT:           {connect.CodeFailedPrecondition, true, 0},
+	warifuv1.Reason_REASON_PRECONDITION:       {connect.CodeFailedPrecondition, true, 0},
 }
 
 // New returns a fault with text for the caller.

@@ -4,11 +4,20 @@
 // 	protoc        (unknown)
 // source: warifu/v1/admin.proto
 
+// The administration of one tenant: what a team does with its own part of an
+// installation.
+//
+// A credential of a tenant acts for that tenant. One of the platform (scope
+// admin:platform) names the tenant that it acts for in `tenant`; for all others
+// a tenant that is not their own does not exist.
+
 package warifuv1
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -21,6 +30,320 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Resolution is what an operator decides about a claim.
+type Resolution int32
+
+const (
+	Resolution_RESOLUTION_UNSPECIFIED Resolution = 0
+	// The effect happened: duplicates are answered with the result given here.
+	Resolution_RESOLUTION_COMPLETE Resolution = 1
+	// It did not happen, or may happen again: the next claim is granted.
+	Resolution_RESOLUTION_RETRY Resolution = 2
+)
+
+// Enum value maps for Resolution.
+var (
+	Resolution_name = map[int32]string{
+		0: "RESOLUTION_UNSPECIFIED",
+		1: "RESOLUTION_COMPLETE",
+		2: "RESOLUTION_RETRY",
+	}
+	Resolution_value = map[string]int32{
+		"RESOLUTION_UNSPECIFIED": 0,
+		"RESOLUTION_COMPLETE":    1,
+		"RESOLUTION_RETRY":       2,
+	}
+)
+
+func (x Resolution) Enum() *Resolution {
+	p := new(Resolution)
+	*p = x
+	return p
+}
+
+func (x Resolution) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Resolution) Descriptor() protoreflect.EnumDescriptor {
+	return file_warifu_v1_admin_proto_enumTypes[0].Descriptor()
+}
+
+func (Resolution) Type() protoreflect.EnumType {
+	return &file_warifu_v1_admin_proto_enumTypes[0]
+}
+
+func (x Resolution) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Resolution.Descriptor instead.
+func (Resolution) EnumDescriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+// BulkAction is what ResolveClaims does to each claim.
+type BulkAction int32
+
+const (
+	BulkAction_BULK_ACTION_UNSPECIFIED BulkAction = 0
+	BulkAction_BULK_ACTION_RETRY       BulkAction = 1
+	BulkAction_BULK_ACTION_FORGET      BulkAction = 2
+	BulkAction_BULK_ACTION_COMPLETE    BulkAction = 3
+)
+
+// Enum value maps for BulkAction.
+var (
+	BulkAction_name = map[int32]string{
+		0: "BULK_ACTION_UNSPECIFIED",
+		1: "BULK_ACTION_RETRY",
+		2: "BULK_ACTION_FORGET",
+		3: "BULK_ACTION_COMPLETE",
+	}
+	BulkAction_value = map[string]int32{
+		"BULK_ACTION_UNSPECIFIED": 0,
+		"BULK_ACTION_RETRY":       1,
+		"BULK_ACTION_FORGET":      2,
+		"BULK_ACTION_COMPLETE":    3,
+	}
+)
+
+func (x BulkAction) Enum() *BulkAction {
+	p := new(BulkAction)
+	*p = x
+	return p
+}
+
+func (x BulkAction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BulkAction) Descriptor() protoreflect.EnumDescriptor {
+	return file_warifu_v1_admin_proto_enumTypes[1].Descriptor()
+}
+
+func (BulkAction) Type() protoreflect.EnumType {
+	return &file_warifu_v1_admin_proto_enumTypes[1]
+}
+
+func (x BulkAction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BulkAction.Descriptor instead.
+func (BulkAction) EnumDescriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+type FindingState int32
+
+const (
+	FindingState_FINDING_STATE_UNSPECIFIED FindingState = 0
+	FindingState_FINDING_STATE_OPEN        FindingState = 1
+	FindingState_FINDING_STATE_ASSIGNED    FindingState = 2
+	FindingState_FINDING_STATE_RESOLVED    FindingState = 3
+)
+
+// Enum value maps for FindingState.
+var (
+	FindingState_name = map[int32]string{
+		0: "FINDING_STATE_UNSPECIFIED",
+		1: "FINDING_STATE_OPEN",
+		2: "FINDING_STATE_ASSIGNED",
+		3: "FINDING_STATE_RESOLVED",
+	}
+	FindingState_value = map[string]int32{
+		"FINDING_STATE_UNSPECIFIED": 0,
+		"FINDING_STATE_OPEN":        1,
+		"FINDING_STATE_ASSIGNED":    2,
+		"FINDING_STATE_RESOLVED":    3,
+	}
+)
+
+func (x FindingState) Enum() *FindingState {
+	p := new(FindingState)
+	*p = x
+	return p
+}
+
+func (x FindingState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FindingState) Descriptor() protoreflect.EnumDescriptor {
+	return file_warifu_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (FindingState) Type() protoreflect.EnumType {
+	return &file_warifu_v1_admin_proto_enumTypes[2]
+}
+
+func (x FindingState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FindingState.Descriptor instead.
+func (FindingState) EnumDescriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+// Change is what every change of an administrator says about itself.
+type Change struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, for the audit log: 1-1024 bytes.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// A UUID, the same when the call is sent again: the change is made once. The
+	// server makes one when empty, and then a lost reply has to be looked up.
+	ChangeId string `protobuf:"bytes,2,opt,name=change_id,json=changeId,proto3" json:"change_id,omitempty"`
+	// Says what would happen and changes nothing.
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The version that was looked at; 0 where there must be none yet. The call
+	// changes nothing when the version is another one.
+	ExpectedVersion int64 `protobuf:"varint,4,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Change) Reset() {
+	*x = Change{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Change) ProtoMessage() {}
+
+func (x *Change) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Change.ProtoReflect.Descriptor instead.
+func (*Change) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Change) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Change) GetChangeId() string {
+	if x != nil {
+		return x.ChangeId
+	}
+	return ""
+}
+
+func (x *Change) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *Change) GetExpectedVersion() int64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+// Consequence is what a change means for what is stored.
+type Consequence struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Records that are kept, counted at counted_at.
+	RetainedKeys int64 `protobuf:"varint,1,opt,name=retained_keys,json=retainedKeys,proto3" json:"retained_keys,omitempty"`
+	// Among them: attempts that work right now.
+	LiveLeases int64 `protobuf:"varint,2,opt,name=live_leases,json=liveLeases,proto3" json:"live_leases,omitempty"`
+	// Among them: claims that wait for an operator.
+	InDoubt int64 `protobuf:"varint,3,opt,name=in_doubt,json=inDoubt,proto3" json:"in_doubt,omitempty"`
+	// Absent when nothing was counted yet.
+	CountedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=counted_at,json=countedAt,proto3" json:"counted_at,omitempty"`
+	// Sentences for people.
+	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Consequence) Reset() {
+	*x = Consequence{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Consequence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Consequence) ProtoMessage() {}
+
+func (x *Consequence) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Consequence.ProtoReflect.Descriptor instead.
+func (*Consequence) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Consequence) GetRetainedKeys() int64 {
+	if x != nil {
+		return x.RetainedKeys
+	}
+	return 0
+}
+
+func (x *Consequence) GetLiveLeases() int64 {
+	if x != nil {
+		return x.LiveLeases
+	}
+	return 0
+}
+
+func (x *Consequence) GetInDoubt() int64 {
+	if x != nil {
+		return x.InDoubt
+	}
+	return 0
+}
+
+func (x *Consequence) GetCountedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CountedAt
+	}
+	return nil
+}
+
+func (x *Consequence) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 type ListClaimsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this consumer; all of the tenant's when empty.
@@ -32,14 +355,18 @@ type ListClaimsRequest struct {
 	// 1-500; 50 when 0.
 	PageSize uint32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the reply before, for the same filter.
-	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// For credentials of the platform.
+	Tenant string `protobuf:"bytes,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Only claims that were first made at least so long ago.
+	AgeMin        *durationpb.Duration `protobuf:"bytes,7,opt,name=age_min,json=ageMin,proto3" json:"age_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListClaimsRequest) Reset() {
 	*x = ListClaimsRequest{}
-	mi := &file_warifu_v1_admin_proto_msgTypes[0]
+	mi := &file_warifu_v1_admin_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -51,7 +378,7 @@ func (x *ListClaimsRequest) String() string {
 func (*ListClaimsRequest) ProtoMessage() {}
 
 func (x *ListClaimsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_warifu_v1_admin_proto_msgTypes[0]
+	mi := &file_warifu_v1_admin_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -64,7 +391,7 @@ func (x *ListClaimsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClaimsRequest.ProtoReflect.Descriptor instead.
 func (*ListClaimsRequest) Descriptor() ([]byte, []int) {
-	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ListClaimsRequest) GetConsumer() string {
@@ -102,6 +429,20 @@ func (x *ListClaimsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListClaimsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListClaimsRequest) GetAgeMin() *durationpb.Duration {
+	if x != nil {
+		return x.AgeMin
+	}
+	return nil
+}
+
 type ListClaimsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Claims []*ClaimRecord         `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"`
@@ -113,7 +454,7 @@ type ListClaimsResponse struct {
 
 func (x *ListClaimsResponse) Reset() {
 	*x = ListClaimsResponse{}
-	mi := &file_warifu_v1_admin_proto_msgTypes[1]
+	mi := &file_warifu_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -125,7 +466,7 @@ func (x *ListClaimsResponse) String() string {
 func (*ListClaimsResponse) ProtoMessage() {}
 
 func (x *ListClaimsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_warifu_v1_admin_proto_msgTypes[1]
+	mi := &file_warifu_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -138,7 +479,7 @@ func (x *ListClaimsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClaimsResponse.ProtoReflect.Descriptor instead.
 func (*ListClaimsResponse) Descriptor() ([]byte, []int) {
-	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListClaimsResponse) GetClaims() []*ClaimRecord {
@@ -155,24 +496,3119 @@ func (x *ListClaimsResponse) GetNextPageToken() string {
 	return ""
 }
 
+type ResolveClaimRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Tenant     string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Consumer   string                 `protobuf:"bytes,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	EventId    string                 `protobuf:"bytes,3,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	Resolution Resolution             `protobuf:"varint,4,opt,name=resolution,proto3,enum=warifu.v1.Resolution" json:"resolution,omitempty"`
+	// With COMPLETE.
+	Completion *Completion `protobuf:"bytes,5,opt,name=completion,proto3" json:"completion,omitempty"`
+	// What was looked at; the call changes nothing when it has moved on.
+	ExpectedFence int64 `protobuf:"varint,6,opt,name=expected_fence,json=expectedFence,proto3" json:"expected_fence,omitempty"`
+	ExpectedState State `protobuf:"varint,7,opt,name=expected_state,json=expectedState,proto3,enum=warifu.v1.State" json:"expected_state,omitempty"`
+	// 1-1024 bytes, for the audit log.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveClaimRequest) Reset() {
+	*x = ResolveClaimRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveClaimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveClaimRequest) ProtoMessage() {}
+
+func (x *ResolveClaimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveClaimRequest.ProtoReflect.Descriptor instead.
+func (*ResolveClaimRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ResolveClaimRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ResolveClaimRequest) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *ResolveClaimRequest) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *ResolveClaimRequest) GetResolution() Resolution {
+	if x != nil {
+		return x.Resolution
+	}
+	return Resolution_RESOLUTION_UNSPECIFIED
+}
+
+func (x *ResolveClaimRequest) GetCompletion() *Completion {
+	if x != nil {
+		return x.Completion
+	}
+	return nil
+}
+
+func (x *ResolveClaimRequest) GetExpectedFence() int64 {
+	if x != nil {
+		return x.ExpectedFence
+	}
+	return 0
+}
+
+func (x *ResolveClaimRequest) GetExpectedState() State {
+	if x != nil {
+		return x.ExpectedState
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *ResolveClaimRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ResolveClaimResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Record        *ClaimRecord           `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveClaimResponse) Reset() {
+	*x = ResolveClaimResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveClaimResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveClaimResponse) ProtoMessage() {}
+
+func (x *ResolveClaimResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveClaimResponse.ProtoReflect.Descriptor instead.
+func (*ResolveClaimResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ResolveClaimResponse) GetRecord() *ClaimRecord {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+type ForgetClaimRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Consumer      string                 `protobuf:"bytes,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	EventId       string                 `protobuf:"bytes,3,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	ExpectedFence int64                  `protobuf:"varint,4,opt,name=expected_fence,json=expectedFence,proto3" json:"expected_fence,omitempty"`
+	ExpectedState State                  `protobuf:"varint,5,opt,name=expected_state,json=expectedState,proto3,enum=warifu.v1.State" json:"expected_state,omitempty"`
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetClaimRequest) Reset() {
+	*x = ForgetClaimRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetClaimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetClaimRequest) ProtoMessage() {}
+
+func (x *ForgetClaimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetClaimRequest.ProtoReflect.Descriptor instead.
+func (*ForgetClaimRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ForgetClaimRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ForgetClaimRequest) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *ForgetClaimRequest) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *ForgetClaimRequest) GetExpectedFence() int64 {
+	if x != nil {
+		return x.ExpectedFence
+	}
+	return 0
+}
+
+func (x *ForgetClaimRequest) GetExpectedState() State {
+	if x != nil {
+		return x.ExpectedState
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *ForgetClaimRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ForgetClaimResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Record        *ClaimRecord           `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetClaimResponse) Reset() {
+	*x = ForgetClaimResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetClaimResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetClaimResponse) ProtoMessage() {}
+
+func (x *ForgetClaimResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetClaimResponse.ProtoReflect.Descriptor instead.
+func (*ForgetClaimResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ForgetClaimResponse) GetRecord() *ClaimRecord {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+type ResolveClaimsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Consumer      string                 `protobuf:"bytes,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	EventIdPrefix string                 `protobuf:"bytes,3,opt,name=event_id_prefix,json=eventIdPrefix,proto3" json:"event_id_prefix,omitempty"`
+	// Required: only claims in these states.
+	States []State              `protobuf:"varint,4,rep,packed,name=states,proto3,enum=warifu.v1.State" json:"states,omitempty"`
+	AgeMin *durationpb.Duration `protobuf:"bytes,5,opt,name=age_min,json=ageMin,proto3" json:"age_min,omitempty"`
+	Action BulkAction           `protobuf:"varint,6,opt,name=action,proto3,enum=warifu.v1.BulkAction" json:"action,omitempty"`
+	// With COMPLETE: the same for all of them.
+	Completion *Completion `protobuf:"bytes,7,opt,name=completion,proto3" json:"completion,omitempty"`
+	Reason     string      `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Counts what matches and changes nothing.
+	DryRun bool `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// From the reply before, for the same filter and action.
+	PageToken     string `protobuf:"bytes,10,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveClaimsRequest) Reset() {
+	*x = ResolveClaimsRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveClaimsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveClaimsRequest) ProtoMessage() {}
+
+func (x *ResolveClaimsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveClaimsRequest.ProtoReflect.Descriptor instead.
+func (*ResolveClaimsRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ResolveClaimsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ResolveClaimsRequest) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *ResolveClaimsRequest) GetEventIdPrefix() string {
+	if x != nil {
+		return x.EventIdPrefix
+	}
+	return ""
+}
+
+func (x *ResolveClaimsRequest) GetStates() []State {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ResolveClaimsRequest) GetAgeMin() *durationpb.Duration {
+	if x != nil {
+		return x.AgeMin
+	}
+	return nil
+}
+
+func (x *ResolveClaimsRequest) GetAction() BulkAction {
+	if x != nil {
+		return x.Action
+	}
+	return BulkAction_BULK_ACTION_UNSPECIFIED
+}
+
+func (x *ResolveClaimsRequest) GetCompletion() *Completion {
+	if x != nil {
+		return x.Completion
+	}
+	return nil
+}
+
+func (x *ResolveClaimsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ResolveClaimsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *ResolveClaimsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ResolveClaimsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Claims of this page that match.
+	Matched uint32 `protobuf:"varint,1,opt,name=matched,proto3" json:"matched,omitempty"`
+	Changed uint32 `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	// Claims that changed between the look and the write: look again.
+	MovedOn uint32 `protobuf:"varint,3,opt,name=moved_on,json=movedOn,proto3" json:"moved_on,omitempty"`
+	// Not empty: more may match; send the request again with it.
+	NextPageToken string `protobuf:"bytes,4,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveClaimsResponse) Reset() {
+	*x = ResolveClaimsResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveClaimsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveClaimsResponse) ProtoMessage() {}
+
+func (x *ResolveClaimsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveClaimsResponse.ProtoReflect.Descriptor instead.
+func (*ResolveClaimsResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ResolveClaimsResponse) GetMatched() uint32 {
+	if x != nil {
+		return x.Matched
+	}
+	return 0
+}
+
+func (x *ResolveClaimsResponse) GetChanged() uint32 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+func (x *ResolveClaimsResponse) GetMovedOn() uint32 {
+	if x != nil {
+		return x.MovedOn
+	}
+	return 0
+}
+
+func (x *ResolveClaimsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Consumer is a declared consumer with its policy.
+type Consumer struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Policy    *ConsumerPolicy        `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	Note      string                 `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`
+	Version   int64                  `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// As GetPolicy gives it to clients.
+	PolicyVersion string `protobuf:"bytes,7,opt,name=policy_version,json=policyVersion,proto3" json:"policy_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Consumer) Reset() {
+	*x = Consumer{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Consumer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Consumer) ProtoMessage() {}
+
+func (x *Consumer) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Consumer.ProtoReflect.Descriptor instead.
+func (*Consumer) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Consumer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Consumer) GetPolicy() *ConsumerPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *Consumer) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Consumer) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Consumer) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Consumer) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *Consumer) GetPolicyVersion() string {
+	if x != nil {
+		return x.PolicyVersion
+	}
+	return ""
+}
+
+// ConsumerPolicy is what is declared. Zero values are defaults; GetPolicy shows
+// what they come to.
+type ConsumerPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OnLeaseLoss   OnLeaseLoss            `protobuf:"varint,1,opt,name=on_lease_loss,json=onLeaseLoss,proto3,enum=warifu.v1.OnLeaseLoss" json:"on_lease_loss,omitempty"`       // REGRANT
+	OnUnavailable OnUnavailable          `protobuf:"varint,2,opt,name=on_unavailable,json=onUnavailable,proto3,enum=warifu.v1.OnUnavailable" json:"on_unavailable,omitempty"` // FAIL_CLOSED
+	// Accepts HOLD together with FAIL_OPEN, which contradict each other.
+	AcceptHoldFailOpen bool                 `protobuf:"varint,3,opt,name=accept_hold_fail_open,json=acceptHoldFailOpen,proto3" json:"accept_hold_fail_open,omitempty"`
+	RedeliveryWindow   *durationpb.Duration `protobuf:"bytes,4,opt,name=redelivery_window,json=redeliveryWindow,proto3" json:"redelivery_window,omitempty"` // 1 s-400 d, 24 h
+	Retention          *durationpb.Duration `protobuf:"bytes,5,opt,name=retention,proto3" json:"retention,omitempty"`                                       // at least the window, twice it
+	LeaseDefault       *durationpb.Duration `protobuf:"bytes,6,opt,name=lease_default,json=leaseDefault,proto3" json:"lease_default,omitempty"`             // 1 s-lease_max, 30 s
+	LeaseMax           *durationpb.Duration `protobuf:"bytes,7,opt,name=lease_max,json=leaseMax,proto3" json:"lease_max,omitempty"`                         // 1 s-24 h, 24 h
+	HoldMax            *durationpb.Duration `protobuf:"bytes,8,opt,name=hold_max,json=holdMax,proto3" json:"hold_max,omitempty"`                            // at least lease_max, 24 h
+	AttemptsMax        uint32               `protobuf:"varint,9,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`               // 0: no cap
+	ResultBytesMax     uint32               `protobuf:"varint,10,opt,name=result_bytes_max,json=resultBytesMax,proto3" json:"result_bytes_max,omitempty"`   // 0-512 KiB, 256 KiB
+	DigestRequired     bool                 `protobuf:"varint,11,opt,name=digest_required,json=digestRequired,proto3" json:"digest_required,omitempty"`
+	// Digests that share no scheme agree. Otherwise they are a mismatch.
+	AcceptNoCommonScheme bool `protobuf:"varint,12,opt,name=accept_no_common_scheme,json=acceptNoCommonScheme,proto3" json:"accept_no_common_scheme,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *ConsumerPolicy) Reset() {
+	*x = ConsumerPolicy{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumerPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumerPolicy) ProtoMessage() {}
+
+func (x *ConsumerPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumerPolicy.ProtoReflect.Descriptor instead.
+func (*ConsumerPolicy) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ConsumerPolicy) GetOnLeaseLoss() OnLeaseLoss {
+	if x != nil {
+		return x.OnLeaseLoss
+	}
+	return OnLeaseLoss_ON_LEASE_LOSS_UNSPECIFIED
+}
+
+func (x *ConsumerPolicy) GetOnUnavailable() OnUnavailable {
+	if x != nil {
+		return x.OnUnavailable
+	}
+	return OnUnavailable_ON_UNAVAILABLE_UNSPECIFIED
+}
+
+func (x *ConsumerPolicy) GetAcceptHoldFailOpen() bool {
+	if x != nil {
+		return x.AcceptHoldFailOpen
+	}
+	return false
+}
+
+func (x *ConsumerPolicy) GetRedeliveryWindow() *durationpb.Duration {
+	if x != nil {
+		return x.RedeliveryWindow
+	}
+	return nil
+}
+
+func (x *ConsumerPolicy) GetRetention() *durationpb.Duration {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
+}
+
+func (x *ConsumerPolicy) GetLeaseDefault() *durationpb.Duration {
+	if x != nil {
+		return x.LeaseDefault
+	}
+	return nil
+}
+
+func (x *ConsumerPolicy) GetLeaseMax() *durationpb.Duration {
+	if x != nil {
+		return x.LeaseMax
+	}
+	return nil
+}
+
+func (x *ConsumerPolicy) GetHoldMax() *durationpb.Duration {
+	if x != nil {
+		return x.HoldMax
+	}
+	return nil
+}
+
+func (x *ConsumerPolicy) GetAttemptsMax() uint32 {
+	if x != nil {
+		return x.AttemptsMax
+	}
+	return 0
+}
+
+func (x *ConsumerPolicy) GetResultBytesMax() uint32 {
+	if x != nil {
+		return x.ResultBytesMax
+	}
+	return 0
+}
+
+func (x *ConsumerPolicy) GetDigestRequired() bool {
+	if x != nil {
+		return x.DigestRequired
+	}
+	return false
+}
+
+func (x *ConsumerPolicy) GetAcceptNoCommonScheme() bool {
+	if x != nil {
+		return x.AcceptNoCommonScheme
+	}
+	return false
+}
+
+type PutConsumerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Policy        *ConsumerPolicy        `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	Note          string                 `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	Change        *Change                `protobuf:"bytes,5,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutConsumerRequest) Reset() {
+	*x = PutConsumerRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutConsumerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutConsumerRequest) ProtoMessage() {}
+
+func (x *PutConsumerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutConsumerRequest.ProtoReflect.Descriptor instead.
+func (*PutConsumerRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PutConsumerRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PutConsumerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PutConsumerRequest) GetPolicy() *ConsumerPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *PutConsumerRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *PutConsumerRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type PutConsumerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumer      *Consumer              `protobuf:"bytes,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	Consequence   *Consequence           `protobuf:"bytes,2,opt,name=consequence,proto3" json:"consequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutConsumerResponse) Reset() {
+	*x = PutConsumerResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutConsumerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutConsumerResponse) ProtoMessage() {}
+
+func (x *PutConsumerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutConsumerResponse.ProtoReflect.Descriptor instead.
+func (*PutConsumerResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PutConsumerResponse) GetConsumer() *Consumer {
+	if x != nil {
+		return x.Consumer
+	}
+	return nil
+}
+
+func (x *PutConsumerResponse) GetConsequence() *Consequence {
+	if x != nil {
+		return x.Consequence
+	}
+	return nil
+}
+
+type GetConsumerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConsumerRequest) Reset() {
+	*x = GetConsumerRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConsumerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConsumerRequest) ProtoMessage() {}
+
+func (x *GetConsumerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConsumerRequest.ProtoReflect.Descriptor instead.
+func (*GetConsumerRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetConsumerRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *GetConsumerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type GetConsumerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumer      *Consumer              `protobuf:"bytes,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConsumerResponse) Reset() {
+	*x = GetConsumerResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConsumerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConsumerResponse) ProtoMessage() {}
+
+func (x *GetConsumerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConsumerResponse.ProtoReflect.Descriptor instead.
+func (*GetConsumerResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *GetConsumerResponse) GetConsumer() *Consumer {
+	if x != nil {
+		return x.Consumer
+	}
+	return nil
+}
+
+type ListConsumersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	PageSize      uint32                 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConsumersRequest) Reset() {
+	*x = ListConsumersRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConsumersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConsumersRequest) ProtoMessage() {}
+
+func (x *ListConsumersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConsumersRequest.ProtoReflect.Descriptor instead.
+func (*ListConsumersRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListConsumersRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListConsumersRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ListConsumersRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListConsumersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListConsumersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumers     []*Consumer            `protobuf:"bytes,1,rep,name=consumers,proto3" json:"consumers,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConsumersResponse) Reset() {
+	*x = ListConsumersResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConsumersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConsumersResponse) ProtoMessage() {}
+
+func (x *ListConsumersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConsumersResponse.ProtoReflect.Descriptor instead.
+func (*ListConsumersResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListConsumersResponse) GetConsumers() []*Consumer {
+	if x != nil {
+		return x.Consumers
+	}
+	return nil
+}
+
+func (x *ListConsumersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type DeleteConsumerRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name   string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// expected_version is required: look first.
+	Change        *Change `protobuf:"bytes,3,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteConsumerRequest) Reset() {
+	*x = DeleteConsumerRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteConsumerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteConsumerRequest) ProtoMessage() {}
+
+func (x *DeleteConsumerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteConsumerRequest.ProtoReflect.Descriptor instead.
+func (*DeleteConsumerRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DeleteConsumerRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *DeleteConsumerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteConsumerRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type DeleteConsumerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consequence   *Consequence           `protobuf:"bytes,1,opt,name=consequence,proto3" json:"consequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteConsumerResponse) Reset() {
+	*x = DeleteConsumerResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteConsumerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteConsumerResponse) ProtoMessage() {}
+
+func (x *DeleteConsumerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteConsumerResponse.ProtoReflect.Descriptor instead.
+func (*DeleteConsumerResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DeleteConsumerResponse) GetConsequence() *Consequence {
+	if x != nil {
+		return x.Consequence
+	}
+	return nil
+}
+
+// Key is an API key without its secret.
+type Key struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// claim, read, resolve, admin:tenant, admin:platform.
+	Scopes []string `protobuf:"bytes,2,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// Only consumers whose names begin so.
+	ConsumerPrefix string                 `protobuf:"bytes,3,opt,name=consumer_prefix,json=consumerPrefix,proto3" json:"consumer_prefix,omitempty"`
+	ExpiresAt      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	RevokedAt      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
+	// To about a minute.
+	LastUsedAt    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	Note          string                 `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`
+	Version       int64                  `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Key) Reset() {
+	*x = Key{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Key) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Key) ProtoMessage() {}
+
+func (x *Key) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Key.ProtoReflect.Descriptor instead.
+func (*Key) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Key) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Key) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *Key) GetConsumerPrefix() string {
+	if x != nil {
+		return x.ConsumerPrefix
+	}
+	return ""
+}
+
+func (x *Key) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Key) GetRevokedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RevokedAt
+	}
+	return nil
+}
+
+func (x *Key) GetLastUsedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastUsedAt
+	}
+	return nil
+}
+
+func (x *Key) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Key) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Key) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type CreateKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty with a credential of the platform: a key of the platform.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Required.
+	Scopes         []string               `protobuf:"bytes,2,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	ConsumerPrefix string                 `protobuf:"bytes,3,opt,name=consumer_prefix,json=consumerPrefix,proto3" json:"consumer_prefix,omitempty"`
+	ExpiresAt      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	Note           string                 `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
+	// A word in the key that tells people where it belongs: 1-16 of [a-z0-9],
+	// "live" when empty.
+	Environment   string  `protobuf:"bytes,6,opt,name=environment,proto3" json:"environment,omitempty"`
+	Change        *Change `protobuf:"bytes,7,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateKeyRequest) Reset() {
+	*x = CreateKeyRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateKeyRequest) ProtoMessage() {}
+
+func (x *CreateKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateKeyRequest.ProtoReflect.Descriptor instead.
+func (*CreateKeyRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CreateKeyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CreateKeyRequest) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *CreateKeyRequest) GetConsumerPrefix() string {
+	if x != nil {
+		return x.ConsumerPrefix
+	}
+	return ""
+}
+
+func (x *CreateKeyRequest) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *CreateKeyRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *CreateKeyRequest) GetEnvironment() string {
+	if x != nil {
+		return x.Environment
+	}
+	return ""
+}
+
+func (x *CreateKeyRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type CreateKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The credential. It is shown once and stored nowhere.
+	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateKeyResponse) Reset() {
+	*x = CreateKeyResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateKeyResponse) ProtoMessage() {}
+
+func (x *CreateKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateKeyResponse.ProtoReflect.Descriptor instead.
+func (*CreateKeyResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CreateKeyResponse) GetKey() *Key {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *CreateKeyResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+type RotateKeyRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Id     string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// How long the old key works on: 0-90 d, 24 h when absent.
+	Overlap       *durationpb.Duration `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	Environment   string               `protobuf:"bytes,4,opt,name=environment,proto3" json:"environment,omitempty"`
+	Change        *Change              `protobuf:"bytes,5,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeyRequest) Reset() {
+	*x = RotateKeyRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeyRequest) ProtoMessage() {}
+
+func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RotateKeyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *RotateKeyRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RotateKeyRequest) GetOverlap() *durationpb.Duration {
+	if x != nil {
+		return x.Overlap
+	}
+	return nil
+}
+
+func (x *RotateKeyRequest) GetEnvironment() string {
+	if x != nil {
+		return x.Environment
+	}
+	return ""
+}
+
+func (x *RotateKeyRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type RotateKeyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Secret        string                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	Old           *Key                   `protobuf:"bytes,3,opt,name=old,proto3" json:"old,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeyResponse) Reset() {
+	*x = RotateKeyResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeyResponse) ProtoMessage() {}
+
+func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RotateKeyResponse) GetKey() *Key {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *RotateKeyResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *RotateKeyResponse) GetOld() *Key {
+	if x != nil {
+		return x.Old
+	}
+	return nil
+}
+
+type RevokeKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Change        *Change                `protobuf:"bytes,3,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeKeyRequest) Reset() {
+	*x = RevokeKeyRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeKeyRequest) ProtoMessage() {}
+
+func (x *RevokeKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeKeyRequest.ProtoReflect.Descriptor instead.
+func (*RevokeKeyRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RevokeKeyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *RevokeKeyRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RevokeKeyRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type RevokeKeyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeKeyResponse) Reset() {
+	*x = RevokeKeyResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeKeyResponse) ProtoMessage() {}
+
+func (x *RevokeKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeKeyResponse.ProtoReflect.Descriptor instead.
+func (*RevokeKeyResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RevokeKeyResponse) GetKey() *Key {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+type ListKeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	PageSize      uint32                 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysRequest) Reset() {
+	*x = ListKeysRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysRequest) ProtoMessage() {}
+
+func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
+func (*ListKeysRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListKeysRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListKeysRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListKeysRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListKeysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*Key                 `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysResponse) Reset() {
+	*x = ListKeysResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysResponse) ProtoMessage() {}
+
+func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
+func (*ListKeysResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListKeysResponse) GetKeys() []*Key {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ListKeysResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type GetUsageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUsageRequest) Reset() {
+	*x = GetUsageRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUsageRequest) ProtoMessage() {}
+
+func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
+func (*GetUsageRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetUsageRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+// Usage is one count beside its quota.
+type Usage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// live_leases, retained_keys, stored_bytes, in_doubt, requests_per_second,
+	// items_per_second.
+	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	// Of the last count, and what this server has seen since; rates are those of
+	// the last minute, on this server.
+	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
+	// 0: without limit.
+	Limit         int64 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Usage) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Usage) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Usage) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ConsumerUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all that have no line of their own.
+	Consumer      string `protobuf:"bytes,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	RetainedKeys  int64  `protobuf:"varint,2,opt,name=retained_keys,json=retainedKeys,proto3" json:"retained_keys,omitempty"`
+	LiveLeases    int64  `protobuf:"varint,3,opt,name=live_leases,json=liveLeases,proto3" json:"live_leases,omitempty"`
+	InDoubt       int64  `protobuf:"varint,4,opt,name=in_doubt,json=inDoubt,proto3" json:"in_doubt,omitempty"`
+	StoredBytes   int64  `protobuf:"varint,5,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumerUsage) Reset() {
+	*x = ConsumerUsage{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumerUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumerUsage) ProtoMessage() {}
+
+func (x *ConsumerUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumerUsage.ProtoReflect.Descriptor instead.
+func (*ConsumerUsage) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ConsumerUsage) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *ConsumerUsage) GetRetainedKeys() int64 {
+	if x != nil {
+		return x.RetainedKeys
+	}
+	return 0
+}
+
+func (x *ConsumerUsage) GetLiveLeases() int64 {
+	if x != nil {
+		return x.LiveLeases
+	}
+	return 0
+}
+
+func (x *ConsumerUsage) GetInDoubt() int64 {
+	if x != nil {
+		return x.InDoubt
+	}
+	return 0
+}
+
+func (x *ConsumerUsage) GetStoredBytes() int64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
+}
+
+type GetUsageResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Usage     []*Usage               `protobuf:"bytes,1,rep,name=usage,proto3" json:"usage,omitempty"`
+	Consumers []*ConsumerUsage       `protobuf:"bytes,2,rep,name=consumers,proto3" json:"consumers,omitempty"`
+	// Absent when nothing was counted yet.
+	CountedAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=counted_at,json=countedAt,proto3" json:"counted_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUsageResponse) Reset() {
+	*x = GetUsageResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUsageResponse) ProtoMessage() {}
+
+func (x *GetUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUsageResponse.ProtoReflect.Descriptor instead.
+func (*GetUsageResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *GetUsageResponse) GetUsage() []*Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *GetUsageResponse) GetConsumers() []*ConsumerUsage {
+	if x != nil {
+		return x.Consumers
+	}
+	return nil
+}
+
+func (x *GetUsageResponse) GetCountedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CountedAt
+	}
+	return nil
+}
+
+// AuditEntry says who did what.
+type AuditEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// The ID of the key, or a part of the system.
+	Actor     string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
+	Action    string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
+	Target    string `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
+	Reason    string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// JSON, where something was before and is after.
+	Before        string `protobuf:"bytes,7,opt,name=before,proto3" json:"before,omitempty"`
+	After         string `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
+	ChangeId      string `protobuf:"bytes,9,opt,name=change_id,json=changeId,proto3" json:"change_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEntry) Reset() {
+	*x = AuditEntry{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEntry) ProtoMessage() {}
+
+func (x *AuditEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
+func (*AuditEntry) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *AuditEntry) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *AuditEntry) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetChangeId() string {
+	if x != nil {
+		return x.ChangeId
+	}
+	return ""
+}
+
+type ListAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty with a credential of the platform: everything.
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	From          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	PageSize      uint32                 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditRequest) Reset() {
+	*x = ListAuditRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditRequest) ProtoMessage() {}
+
+func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
+func (*ListAuditRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ListAuditRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListAuditRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListAuditResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entries       []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditResponse) Reset() {
+	*x = ListAuditResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditResponse) ProtoMessage() {}
+
+func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
+func (*ListAuditResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ListAuditResponse) GetEntries() []*AuditEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ListAuditResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Finding is something that people should look at.
+type Finding struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind     string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	State    FindingState           `protobuf:"varint,3,opt,name=state,proto3,enum=warifu.v1.FindingState" json:"state,omitempty"`
+	Consumer string                 `protobuf:"bytes,4,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	EventId  string                 `protobuf:"bytes,5,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	Assignee string                 `protobuf:"bytes,6,opt,name=assignee,proto3" json:"assignee,omitempty"`
+	// JSON.
+	Details       string                 `protobuf:"bytes,7,opt,name=details,proto3" json:"details,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	Version       int64                  `protobuf:"varint,10,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Finding) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Finding) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Finding) GetState() FindingState {
+	if x != nil {
+		return x.State
+	}
+	return FindingState_FINDING_STATE_UNSPECIFIED
+}
+
+func (x *Finding) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *Finding) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *Finding) GetAssignee() string {
+	if x != nil {
+		return x.Assignee
+	}
+	return ""
+}
+
+func (x *Finding) GetDetails() string {
+	if x != nil {
+		return x.Details
+	}
+	return ""
+}
+
+func (x *Finding) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Finding) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *Finding) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type ListFindingsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	States        []FindingState         `protobuf:"varint,2,rep,packed,name=states,proto3,enum=warifu.v1.FindingState" json:"states,omitempty"`
+	PageSize      uint32                 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string                 `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFindingsRequest) Reset() {
+	*x = ListFindingsRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFindingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFindingsRequest) ProtoMessage() {}
+
+func (x *ListFindingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFindingsRequest.ProtoReflect.Descriptor instead.
+func (*ListFindingsRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ListFindingsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetStates() []FindingState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ListFindingsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListFindingsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListFindingsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFindingsResponse) Reset() {
+	*x = ListFindingsResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFindingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFindingsResponse) ProtoMessage() {}
+
+func (x *ListFindingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFindingsResponse.ProtoReflect.Descriptor instead.
+func (*ListFindingsResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ListFindingsResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *ListFindingsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type UpdateFindingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	State         FindingState           `protobuf:"varint,3,opt,name=state,proto3,enum=warifu.v1.FindingState" json:"state,omitempty"`
+	Assignee      string                 `protobuf:"bytes,4,opt,name=assignee,proto3" json:"assignee,omitempty"`
+	Change        *Change                `protobuf:"bytes,5,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateFindingRequest) Reset() {
+	*x = UpdateFindingRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateFindingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateFindingRequest) ProtoMessage() {}
+
+func (x *UpdateFindingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateFindingRequest.ProtoReflect.Descriptor instead.
+func (*UpdateFindingRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *UpdateFindingRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *UpdateFindingRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *UpdateFindingRequest) GetState() FindingState {
+	if x != nil {
+		return x.State
+	}
+	return FindingState_FINDING_STATE_UNSPECIFIED
+}
+
+func (x *UpdateFindingRequest) GetAssignee() string {
+	if x != nil {
+		return x.Assignee
+	}
+	return ""
+}
+
+func (x *UpdateFindingRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type UpdateFindingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Finding       *Finding               `protobuf:"bytes,1,opt,name=finding,proto3" json:"finding,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateFindingResponse) Reset() {
+	*x = UpdateFindingResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateFindingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateFindingResponse) ProtoMessage() {}
+
+func (x *UpdateFindingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateFindingResponse.ProtoReflect.Descriptor instead.
+func (*UpdateFindingResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *UpdateFindingResponse) GetFinding() *Finding {
+	if x != nil {
+		return x.Finding
+	}
+	return nil
+}
+
+type RotateDataKeyRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Empty: the tenant's own key, for consumers that have none.
+	Consumer      string  `protobuf:"bytes,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	Change        *Change `protobuf:"bytes,3,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateDataKeyRequest) Reset() {
+	*x = RotateDataKeyRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateDataKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateDataKeyRequest) ProtoMessage() {}
+
+func (x *RotateDataKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateDataKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotateDataKeyRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *RotateDataKeyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *RotateDataKeyRequest) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *RotateDataKeyRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type RotateDataKeyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	DataKeyId     uint32                 `protobuf:"varint,1,opt,name=data_key_id,json=dataKeyId,proto3" json:"data_key_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateDataKeyResponse) Reset() {
+	*x = RotateDataKeyResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateDataKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateDataKeyResponse) ProtoMessage() {}
+
+func (x *RotateDataKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateDataKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotateDataKeyResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *RotateDataKeyResponse) GetDataKeyId() uint32 {
+	if x != nil {
+		return x.DataKeyId
+	}
+	return 0
+}
+
+type ShredResultsRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Empty: all of the tenant's.
+	Consumer string `protobuf:"bytes,2,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	// expected_version is required: of the consumer, or of the tenant.
+	Change        *Change `protobuf:"bytes,3,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShredResultsRequest) Reset() {
+	*x = ShredResultsRequest{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShredResultsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShredResultsRequest) ProtoMessage() {}
+
+func (x *ShredResultsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShredResultsRequest.ProtoReflect.Descriptor instead.
+func (*ShredResultsRequest) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ShredResultsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ShredResultsRequest) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *ShredResultsRequest) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type ShredResultsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consequence   *Consequence           `protobuf:"bytes,1,opt,name=consequence,proto3" json:"consequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShredResultsResponse) Reset() {
+	*x = ShredResultsResponse{}
+	mi := &file_warifu_v1_admin_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShredResultsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShredResultsResponse) ProtoMessage() {}
+
+func (x *ShredResultsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_warifu_v1_admin_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShredResultsResponse.ProtoReflect.Descriptor instead.
+func (*ShredResultsResponse) Descriptor() ([]byte, []int) {
+	return file_warifu_v1_admin_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ShredResultsResponse) GetConsequence() *Consequence {
+	if x != nil {
+		return x.Consequence
+	}
+	return nil
+}
+
 var File_warifu_v1_admin_proto protoreflect.FileDescriptor
 
 const file_warifu_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15warifu/v1/admin.proto\x12\twarifu.v1\x1a\x15warifu/v1/claim.proto\"\xbd\x01\n" +
+	"\x15warifu/v1/admin.proto\x12\twarifu.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15warifu/v1/claim.proto\"\x81\x01\n" +
+	"\x06Change\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1b\n" +
+	"\tchange_id\x18\x02 \x01(\tR\bchangeId\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12)\n" +
+	"\x10expected_version\x18\x04 \x01(\x03R\x0fexpectedVersion\"\xbf\x01\n" +
+	"\vConsequence\x12#\n" +
+	"\rretained_keys\x18\x01 \x01(\x03R\fretainedKeys\x12\x1f\n" +
+	"\vlive_leases\x18\x02 \x01(\x03R\n" +
+	"liveLeases\x12\x19\n" +
+	"\bin_doubt\x18\x03 \x01(\x03R\ainDoubt\x129\n" +
+	"\n" +
+	"counted_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAt\x12\x14\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\"\x89\x02\n" +
 	"\x11ListClaimsRequest\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\tR\bconsumer\x12&\n" +
 	"\x0fevent_id_prefix\x18\x02 \x01(\tR\reventIdPrefix\x12(\n" +
 	"\x06states\x18\x03 \x03(\x0e2\x10.warifu.v1.StateR\x06states\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"l\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\x12\x16\n" +
+	"\x06tenant\x18\x06 \x01(\tR\x06tenant\x122\n" +
+	"\aage_min\x18\a \x01(\v2\x19.google.protobuf.DurationR\x06ageMin\"l\n" +
 	"\x12ListClaimsResponse\x12.\n" +
 	"\x06claims\x18\x01 \x03(\v2\x16.warifu.v1.ClaimRecordR\x06claims\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2c\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xca\x02\n" +
+	"\x13ResolveClaimRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\tR\bconsumer\x12\x19\n" +
+	"\bevent_id\x18\x03 \x01(\tR\aeventId\x125\n" +
+	"\n" +
+	"resolution\x18\x04 \x01(\x0e2\x15.warifu.v1.ResolutionR\n" +
+	"resolution\x125\n" +
+	"\n" +
+	"completion\x18\x05 \x01(\v2\x15.warifu.v1.CompletionR\n" +
+	"completion\x12%\n" +
+	"\x0eexpected_fence\x18\x06 \x01(\x03R\rexpectedFence\x127\n" +
+	"\x0eexpected_state\x18\a \x01(\x0e2\x10.warifu.v1.StateR\rexpectedState\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"F\n" +
+	"\x14ResolveClaimResponse\x12.\n" +
+	"\x06record\x18\x01 \x01(\v2\x16.warifu.v1.ClaimRecordR\x06record\"\xdb\x01\n" +
+	"\x12ForgetClaimRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\tR\bconsumer\x12\x19\n" +
+	"\bevent_id\x18\x03 \x01(\tR\aeventId\x12%\n" +
+	"\x0eexpected_fence\x18\x04 \x01(\x03R\rexpectedFence\x127\n" +
+	"\x0eexpected_state\x18\x05 \x01(\x0e2\x10.warifu.v1.StateR\rexpectedState\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"E\n" +
+	"\x13ForgetClaimResponse\x12.\n" +
+	"\x06record\x18\x01 \x01(\v2\x16.warifu.v1.ClaimRecordR\x06record\"\x86\x03\n" +
+	"\x14ResolveClaimsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\tR\bconsumer\x12&\n" +
+	"\x0fevent_id_prefix\x18\x03 \x01(\tR\reventIdPrefix\x12(\n" +
+	"\x06states\x18\x04 \x03(\x0e2\x10.warifu.v1.StateR\x06states\x122\n" +
+	"\aage_min\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06ageMin\x12-\n" +
+	"\x06action\x18\x06 \x01(\x0e2\x15.warifu.v1.BulkActionR\x06action\x125\n" +
+	"\n" +
+	"completion\x18\a \x01(\v2\x15.warifu.v1.CompletionR\n" +
+	"completion\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\t \x01(\bR\x06dryRun\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\n" +
+	" \x01(\tR\tpageToken\"\x8e\x01\n" +
+	"\x15ResolveClaimsResponse\x12\x18\n" +
+	"\amatched\x18\x01 \x01(\rR\amatched\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\rR\achanged\x12\x19\n" +
+	"\bmoved_on\x18\x03 \x01(\rR\amovedOn\x12&\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"\x9c\x02\n" +
+	"\bConsumer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
+	"\x06policy\x18\x02 \x01(\v2\x19.warifu.v1.ConsumerPolicyR\x06policy\x12\x12\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x03R\aversion\x129\n" +
+	"\n" +
+	"created_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
+	"\n" +
+	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12%\n" +
+	"\x0epolicy_version\x18\a \x01(\tR\rpolicyVersion\"\x9c\x05\n" +
+	"\x0eConsumerPolicy\x12:\n" +
+	"\ron_lease_loss\x18\x01 \x01(\x0e2\x16.warifu.v1.OnLeaseLossR\vonLeaseLoss\x12?\n" +
+	"\x0eon_unavailable\x18\x02 \x01(\x0e2\x18.warifu.v1.OnUnavailableR\ronUnavailable\x121\n" +
+	"\x15accept_hold_fail_open\x18\x03 \x01(\bR\x12acceptHoldFailOpen\x12F\n" +
+	"\x11redelivery_window\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x10redeliveryWindow\x127\n" +
+	"\tretention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12>\n" +
+	"\rlease_default\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\fleaseDefault\x126\n" +
+	"\tlease_max\x18\a \x01(\v2\x19.google.protobuf.DurationR\bleaseMax\x124\n" +
+	"\bhold_max\x18\b \x01(\v2\x19.google.protobuf.DurationR\aholdMax\x12!\n" +
+	"\fattempts_max\x18\t \x01(\rR\vattemptsMax\x12(\n" +
+	"\x10result_bytes_max\x18\n" +
+	" \x01(\rR\x0eresultBytesMax\x12'\n" +
+	"\x0fdigest_required\x18\v \x01(\bR\x0edigestRequired\x125\n" +
+	"\x17accept_no_common_scheme\x18\f \x01(\bR\x14acceptNoCommonScheme\"\xb2\x01\n" +
+	"\x12PutConsumerRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x121\n" +
+	"\x06policy\x18\x03 \x01(\v2\x19.warifu.v1.ConsumerPolicyR\x06policy\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\x12)\n" +
+	"\x06change\x18\x05 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"\x80\x01\n" +
+	"\x13PutConsumerResponse\x12/\n" +
+	"\bconsumer\x18\x01 \x01(\v2\x13.warifu.v1.ConsumerR\bconsumer\x128\n" +
+	"\vconsequence\x18\x02 \x01(\v2\x16.warifu.v1.ConsequenceR\vconsequence\"@\n" +
+	"\x12GetConsumerRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"F\n" +
+	"\x13GetConsumerResponse\x12/\n" +
+	"\bconsumer\x18\x01 \x01(\v2\x13.warifu.v1.ConsumerR\bconsumer\"\x82\x01\n" +
+	"\x14ListConsumersRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"r\n" +
+	"\x15ListConsumersResponse\x121\n" +
+	"\tconsumers\x18\x01 \x03(\v2\x13.warifu.v1.ConsumerR\tconsumers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"n\n" +
+	"\x15DeleteConsumerRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12)\n" +
+	"\x06change\x18\x03 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"R\n" +
+	"\x16DeleteConsumerResponse\x128\n" +
+	"\vconsequence\x18\x01 \x01(\v2\x16.warifu.v1.ConsequenceR\vconsequence\"\xf3\x02\n" +
+	"\x03Key\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06scopes\x18\x02 \x03(\tR\x06scopes\x12'\n" +
+	"\x0fconsumer_prefix\x18\x03 \x01(\tR\x0econsumerPrefix\x129\n" +
+	"\n" +
+	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x129\n" +
+	"\n" +
+	"revoked_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\x12<\n" +
+	"\flast_used_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"lastUsedAt\x129\n" +
+	"\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x12\n" +
+	"\x04note\x18\b \x01(\tR\x04note\x12\x18\n" +
+	"\aversion\x18\t \x01(\x03R\aversion\"\x87\x02\n" +
+	"\x10CreateKeyRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06scopes\x18\x02 \x03(\tR\x06scopes\x12'\n" +
+	"\x0fconsumer_prefix\x18\x03 \x01(\tR\x0econsumerPrefix\x129\n" +
+	"\n" +
+	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x12\n" +
+	"\x04note\x18\x05 \x01(\tR\x04note\x12 \n" +
+	"\venvironment\x18\x06 \x01(\tR\venvironment\x12)\n" +
+	"\x06change\x18\a \x01(\v2\x11.warifu.v1.ChangeR\x06change\"M\n" +
+	"\x11CreateKeyResponse\x12 \n" +
+	"\x03key\x18\x01 \x01(\v2\x0e.warifu.v1.KeyR\x03key\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"\xbc\x01\n" +
+	"\x10RotateKeyRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x123\n" +
+	"\aoverlap\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aoverlap\x12 \n" +
+	"\venvironment\x18\x04 \x01(\tR\venvironment\x12)\n" +
+	"\x06change\x18\x05 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"o\n" +
+	"\x11RotateKeyResponse\x12 \n" +
+	"\x03key\x18\x01 \x01(\v2\x0e.warifu.v1.KeyR\x03key\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12 \n" +
+	"\x03old\x18\x03 \x01(\v2\x0e.warifu.v1.KeyR\x03old\"e\n" +
+	"\x10RevokeKeyRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12)\n" +
+	"\x06change\x18\x03 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"5\n" +
+	"\x11RevokeKeyResponse\x12 \n" +
+	"\x03key\x18\x01 \x01(\v2\x0e.warifu.v1.KeyR\x03key\"e\n" +
+	"\x0fListKeysRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"^\n" +
+	"\x10ListKeysResponse\x12\"\n" +
+	"\x04keys\x18\x01 \x03(\v2\x0e.warifu.v1.KeyR\x04keys\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\")\n" +
+	"\x0fGetUsageRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\"E\n" +
+	"\x05Usage\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x12\n" +
+	"\x04used\x18\x02 \x01(\x03R\x04used\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x03R\x05limit\"\xaf\x01\n" +
+	"\rConsumerUsage\x12\x1a\n" +
+	"\bconsumer\x18\x01 \x01(\tR\bconsumer\x12#\n" +
+	"\rretained_keys\x18\x02 \x01(\x03R\fretainedKeys\x12\x1f\n" +
+	"\vlive_leases\x18\x03 \x01(\x03R\n" +
+	"liveLeases\x12\x19\n" +
+	"\bin_doubt\x18\x04 \x01(\x03R\ainDoubt\x12!\n" +
+	"\fstored_bytes\x18\x05 \x01(\x03R\vstoredBytes\"\xad\x01\n" +
+	"\x10GetUsageResponse\x12&\n" +
+	"\x05usage\x18\x01 \x03(\v2\x10.warifu.v1.UsageR\x05usage\x126\n" +
+	"\tconsumers\x18\x02 \x03(\v2\x18.warifu.v1.ConsumerUsageR\tconsumers\x129\n" +
+	"\n" +
+	"counted_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAt\"\x80\x02\n" +
+	"\n" +
+	"AuditEntry\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
+	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06action\x18\x03 \x01(\tR\x06action\x12\x16\n" +
+	"\x06target\x18\x04 \x01(\tR\x06target\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06before\x18\a \x01(\tR\x06before\x12\x14\n" +
+	"\x05after\x18\b \x01(\tR\x05after\x12\x1b\n" +
+	"\tchange_id\x18\t \x01(\tR\bchangeId\"\xc8\x01\n" +
+	"\x10ListAuditRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12.\n" +
+	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"l\n" +
+	"\x11ListAuditResponse\x12/\n" +
+	"\aentries\x18\x01 \x03(\v2\x15.warifu.v1.AuditEntryR\aentries\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd9\x02\n" +
+	"\aFinding\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12-\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x17.warifu.v1.FindingStateR\x05state\x12\x1a\n" +
+	"\bconsumer\x18\x04 \x01(\tR\bconsumer\x12\x19\n" +
+	"\bevent_id\x18\x05 \x01(\tR\aeventId\x12\x1a\n" +
+	"\bassignee\x18\x06 \x01(\tR\bassignee\x12\x18\n" +
+	"\adetails\x18\a \x01(\tR\adetails\x129\n" +
+	"\n" +
+	"created_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
+	"\n" +
+	"updated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x18\n" +
+	"\aversion\x18\n" +
+	" \x01(\x03R\aversion\"\x9a\x01\n" +
+	"\x13ListFindingsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12/\n" +
+	"\x06states\x18\x02 \x03(\x0e2\x17.warifu.v1.FindingStateR\x06states\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"n\n" +
+	"\x14ListFindingsResponse\x12.\n" +
+	"\bfindings\x18\x01 \x03(\v2\x12.warifu.v1.FindingR\bfindings\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb4\x01\n" +
+	"\x14UpdateFindingRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12-\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x17.warifu.v1.FindingStateR\x05state\x12\x1a\n" +
+	"\bassignee\x18\x04 \x01(\tR\bassignee\x12)\n" +
+	"\x06change\x18\x05 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"E\n" +
+	"\x15UpdateFindingResponse\x12,\n" +
+	"\afinding\x18\x01 \x01(\v2\x12.warifu.v1.FindingR\afinding\"u\n" +
+	"\x14RotateDataKeyRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\tR\bconsumer\x12)\n" +
+	"\x06change\x18\x03 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"7\n" +
+	"\x15RotateDataKeyResponse\x12\x1e\n" +
+	"\vdata_key_id\x18\x01 \x01(\rR\tdataKeyId\"t\n" +
+	"\x13ShredResultsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\tR\bconsumer\x12)\n" +
+	"\x06change\x18\x03 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"P\n" +
+	"\x14ShredResultsResponse\x128\n" +
+	"\vconsequence\x18\x01 \x01(\v2\x16.warifu.v1.ConsequenceR\vconsequence*W\n" +
+	"\n" +
+	"Resolution\x12\x1a\n" +
+	"\x16RESOLUTION_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13RESOLUTION_COMPLETE\x10\x01\x12\x14\n" +
+	"\x10RESOLUTION_RETRY\x10\x02*r\n" +
+	"\n" +
+	"BulkAction\x12\x1b\n" +
+	"\x17BULK_ACTION_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11BULK_ACTION_RETRY\x10\x01\x12\x16\n" +
+	"\x12BULK_ACTION_FORGET\x10\x02\x12\x18\n" +
+	"\x14BULK_ACTION_COMPLETE\x10\x03*}\n" +
+	"\fFindingState\x12\x1d\n" +
+	"\x19FINDING_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12FINDING_STATE_OPEN\x10\x01\x12\x1a\n" +
+	"\x16FINDING_STATE_ASSIGNED\x10\x02\x12\x1a\n" +
+	"\x16FINDING_STATE_RESOLVED\x10\x032\xe2\x02\n" +
 	"\x11ClaimAdminService\x12N\n" +
 	"\n" +
-	"ListClaims\x12\x1c.warifu.v1.ListClaimsRequest\x1a\x1d.warifu.v1.ListClaimsResponse\"\x03\x90\x02\x01B5Z3github.com/warifu/warifu/api/gen/warifu/v1;warifuv1b\x06proto3"
+	"ListClaims\x12\x1c.warifu.v1.ListClaimsRequest\x1a\x1d.warifu.v1.ListClaimsResponse\"\x03\x90\x02\x01\x12T\n" +
+	"\fResolveClaim\x12\x1e.warifu.v1.ResolveClaimRequest\x1a\x1f.warifu.v1.ResolveClaimResponse\"\x03\x90\x02\x02\x12Q\n" +
+	"\vForgetClaim\x12\x1d.warifu.v1.ForgetClaimRequest\x1a\x1e.warifu.v1.ForgetClaimResponse\"\x03\x90\x02\x02\x12T\n" +
+	"\rResolveClaims\x12\x1f.warifu.v1.ResolveClaimsRequest\x1a .warifu.v1.ResolveClaimsResponse\"\x002\x8c\t\n" +
+	"\x12TenantAdminService\x12Q\n" +
+	"\vPutConsumer\x12\x1d.warifu.v1.PutConsumerRequest\x1a\x1e.warifu.v1.PutConsumerResponse\"\x03\x90\x02\x02\x12Q\n" +
+	"\vGetConsumer\x12\x1d.warifu.v1.GetConsumerRequest\x1a\x1e.warifu.v1.GetConsumerResponse\"\x03\x90\x02\x01\x12W\n" +
+	"\rListConsumers\x12\x1f.warifu.v1.ListConsumersRequest\x1a .warifu.v1.ListConsumersResponse\"\x03\x90\x02\x01\x12Z\n" +
+	"\x0eDeleteConsumer\x12 .warifu.v1.DeleteConsumerRequest\x1a!.warifu.v1.DeleteConsumerResponse\"\x03\x90\x02\x02\x12H\n" +
+	"\tCreateKey\x12\x1b.warifu.v1.CreateKeyRequest\x1a\x1c.warifu.v1.CreateKeyResponse\"\x00\x12H\n" +
+	"\tRotateKey\x12\x1b.warifu.v1.RotateKeyRequest\x1a\x1c.warifu.v1.RotateKeyResponse\"\x00\x12K\n" +
+	"\tRevokeKey\x12\x1b.warifu.v1.RevokeKeyRequest\x1a\x1c.warifu.v1.RevokeKeyResponse\"\x03\x90\x02\x02\x12H\n" +
+	"\bListKeys\x12\x1a.warifu.v1.ListKeysRequest\x1a\x1b.warifu.v1.ListKeysResponse\"\x03\x90\x02\x01\x12H\n" +
+	"\bGetUsage\x12\x1a.warifu.v1.GetUsageRequest\x1a\x1b.warifu.v1.GetUsageResponse\"\x03\x90\x02\x01\x12K\n" +
+	"\tListAudit\x12\x1b.warifu.v1.ListAuditRequest\x1a\x1c.warifu.v1.ListAuditResponse\"\x03\x90\x02\x01\x12T\n" +
+	"\fListFindings\x12\x1e.warifu.v1.ListFindingsRequest\x1a\x1f.warifu.v1.ListFindingsResponse\"\x03\x90\x02\x01\x12W\n" +
+	"\rUpdateFinding\x12\x1f.warifu.v1.UpdateFindingRequest\x1a .warifu.v1.UpdateFindingResponse\"\x03\x90\x02\x02\x12T\n" +
+	"\rRotateDataKey\x12\x1f.warifu.v1.RotateDataKeyRequest\x1a .warifu.v1.RotateDataKeyResponse\"\x00\x12T\n" +
+	"\fShredResults\x12\x1e.warifu.v1.ShredResultsRequest\x1a\x1f.warifu.v1.ShredResultsResponse\"\x03\x90\x02\x02B5Z3github.com/warifu/warifu/api/gen/warifu/v1;warifuv1b\x06proto3"
 
 var (
 	file_warifu_v1_admin_proto_rawDescOnce sync.Once
@@ -186,23 +3622,171 @@ func file_warifu_v1_admin_proto_rawDescGZIP() []byte {
 	return file_warifu_v1_admin_proto_rawDescData
 }
 
-var file_warifu_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_warifu_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_warifu_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_warifu_v1_admin_proto_goTypes = []any{
-	(*ListClaimsRequest)(nil),  // 0: warifu.v1.ListClaimsRequest
-	(*ListClaimsResponse)(nil), // 1: warifu.v1.ListClaimsResponse
-	(State)(0),                 // 2: warifu.v1.State
-	(*ClaimRecord)(nil),        // 3: warifu.v1.ClaimRecord
+	(Resolution)(0),                // 0: warifu.v1.Resolution
+	(BulkAction)(0),                // 1: warifu.v1.BulkAction
+	(FindingState)(0),              // 2: warifu.v1.FindingState
+	(*Change)(nil),                 // 3: warifu.v1.Change
+	(*Consequence)(nil),            // 4: warifu.v1.Consequence
+	(*ListClaimsRequest)(nil),      // 5: warifu.v1.ListClaimsRequest
+	(*ListClaimsResponse)(nil),     // 6: warifu.v1.ListClaimsResponse
+	(*ResolveClaimRequest)(nil),    // 7: warifu.v1.ResolveClaimRequest
+	(*ResolveClaimResponse)(nil),   // 8: warifu.v1.ResolveClaimResponse
+	(*ForgetClaimRequest)(nil),     // 9: warifu.v1.ForgetClaimRequest
+	(*ForgetClaimResponse)(nil),    // 10: warifu.v1.ForgetClaimResponse
+	(*ResolveClaimsRequest)(nil),   // 11: warifu.v1.ResolveClaimsRequest
+	(*ResolveClaimsResponse)(nil),  // 12: warifu.v1.ResolveClaimsResponse
+	(*Consumer)(nil),               // 13: warifu.v1.Consumer
+	(*ConsumerPolicy)(nil),         // 14: warifu.v1.ConsumerPolicy
+	(*PutConsumerRequest)(nil),     // 15: warifu.v1.PutConsumerRequest
+	(*PutConsumerResponse)(nil),    // 16: warifu.v1.PutConsumerResponse
+	(*GetConsumerRequest)(nil),     // 17: warifu.v1.GetConsumerRequest
+	(*GetConsumerResponse)(nil),    // 18: warifu.v1.GetConsumerResponse
+	(*ListConsumersRequest)(nil),   // 19: warifu.v1.ListConsumersRequest
+	(*ListConsumersResponse)(nil),  // 20: warifu.v1.ListConsumersResponse
+	(*DeleteConsumerRequest)(nil),  // 21: warifu.v1.DeleteConsumerRequest
+	(*DeleteConsumerResponse)(nil), // 22: warifu.v1.DeleteConsumerResponse
+	(*Key)(nil),                    // 23: warifu.v1.Key
+	(*CreateKeyRequest)(nil),       // 24: warifu.v1.CreateKeyRequest
+	(*CreateKeyResponse)(nil),      // 25: warifu.v1.CreateKeyResponse
+	(*RotateKeyRequest)(nil),       // 26: warifu.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),      // 27: warifu.v1.RotateKeyResponse
+	(*RevokeKeyRequest)(nil),       // 28: warifu.v1.RevokeKeyRequest
+	(*RevokeKeyResponse)(nil),      // 29: warifu.v1.RevokeKeyResponse
+	(*ListKeysRequest)(nil),        // 30: warifu.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),       // 31: warifu.v1.ListKeysResponse
+	(*GetUsageRequest)(nil),        // 32: warifu.v1.GetUsageRequest
+	(*Usage)(nil),                  // 33: warifu.v1.Usage
+	(*ConsumerUsage)(nil),          // 34: warifu.v1.ConsumerUsage
+	(*GetUsageResponse)(nil),       // 35: warifu.v1.GetUsageResponse
+	(*AuditEntry)(nil),             // 36: warifu.v1.AuditEntry
+	(*ListAuditRequest)(nil),       // 37: warifu.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),      // 38: warifu.v1.ListAuditResponse
+	(*Finding)(nil),                // 39: warifu.v1.Finding
+	(*ListFindingsRequest)(nil),    // 40: warifu.v1.ListFindingsRequest
+	(*ListFindingsResponse)(nil),   // 41: warifu.v1.ListFindingsResponse
+	(*UpdateFindingRequest)(nil),   // 42: warifu.v1.UpdateFindingRequest
+	(*UpdateFindingResponse)(nil),  // 43: warifu.v1.UpdateFindingResponse
+	(*RotateDataKeyRequest)(nil),   // 44: warifu.v1.RotateDataKeyRequest
+	(*RotateDataKeyResponse)(nil),  // 45: warifu.v1.RotateDataKeyResponse
+	(*ShredResultsRequest)(nil),    // 46: warifu.v1.ShredResultsRequest
+	(*ShredResultsResponse)(nil),   // 47: warifu.v1.ShredResultsResponse
+	(*timestamppb.Timestamp)(nil),  // 48: google.protobuf.Timestamp
+	(State)(0),                     // 49: warifu.v1.State
+	(*durationpb.Duration)(nil),    // 50: google.protobuf.Duration
+	(*ClaimRecord)(nil),            // 51: warifu.v1.ClaimRecord
+	(*Completion)(nil),             // 52: warifu.v1.Completion
+	(OnLeaseLoss)(0),               // 53: warifu.v1.OnLeaseLoss
+	(OnUnavailable)(0),             // 54: warifu.v1.OnUnavailable
 }
 var file_warifu_v1_admin_proto_depIdxs = []int32{
-	2, // 0: warifu.v1.ListClaimsRequest.states:type_name -> warifu.v1.State
-	3, // 1: warifu.v1.ListClaimsResponse.claims:type_name -> warifu.v1.ClaimRecord
-	0, // 2: warifu.v1.ClaimAdminService.ListClaims:input_type -> warifu.v1.ListClaimsRequest
-	1, // 3: warifu.v1.ClaimAdminService.ListClaims:output_type -> warifu.v1.ListClaimsResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	48, // 0: warifu.v1.Consequence.counted_at:type_name -> google.protobuf.Timestamp
+	49, // 1: warifu.v1.ListClaimsRequest.states:type_name -> warifu.v1.State
+	50, // 2: warifu.v1.ListClaimsRequest.age_min:type_name -> google.protobuf.Duration
+	51, // 3: warifu.v1.ListClaimsResponse.claims:type_name -> warifu.v1.ClaimRecord
+	0,  // 4: warifu.v1.ResolveClaimRequest.resolution:type_name -> warifu.v1.Resolution
+	52, // 5: warifu.v1.ResolveClaimRequest.completion:type_name -> warifu.v1.Completion
+	49, // 6: warifu.v1.ResolveClaimRequest.expected_state:type_name -> warifu.v1.State
+	51, // 7: warifu.v1.ResolveClaimResponse.record:type_name -> warifu.v1.ClaimRecord
+	49, // 8: warifu.v1.ForgetClaimRequest.expected_state:type_name -> warifu.v1.State
+	51, // 9: warifu.v1.ForgetClaimResponse.record:type_name -> warifu.v1.ClaimRecord
+	49, // 10: warifu.v1.ResolveClaimsRequest.states:type_name -> warifu.v1.State
+	50, // 11: warifu.v1.ResolveClaimsRequest.age_min:type_name -> google.protobuf.Duration
+	1,  // 12: warifu.v1.ResolveClaimsRequest.action:type_name -> warifu.v1.BulkAction
+	52, // 13: warifu.v1.ResolveClaimsRequest.completion:type_name -> warifu.v1.Completion
+	14, // 14: warifu.v1.Consumer.policy:type_name -> warifu.v1.ConsumerPolicy
+	48, // 15: warifu.v1.Consumer.created_at:type_name -> google.protobuf.Timestamp
+	48, // 16: warifu.v1.Consumer.updated_at:type_name -> google.protobuf.Timestamp
+	53, // 17: warifu.v1.ConsumerPolicy.on_lease_loss:type_name -> warifu.v1.OnLeaseLoss
+	54, // 18: warifu.v1.ConsumerPolicy.on_unavailable:type_name -> warifu.v1.OnUnavailable
+	50, // 19: warifu.v1.ConsumerPolicy.redelivery_window:type_name -> google.protobuf.Duration
+	50, // 20: warifu.v1.ConsumerPolicy.retention:type_name -> google.protobuf.Duration
+	50, // 21: warifu.v1.ConsumerPolicy.lease_default:type_name -> google.protobuf.Duration
+	50, // 22: warifu.v1.ConsumerPolicy.lease_max:type_name -> google.protobuf.Duration
+	50, // 23: warifu.v1.ConsumerPolicy.hold_max:type_name -> google.protobuf.Duration
+	14, // 24: warifu.v1.PutConsumerRequest.policy:type_name -> warifu.v1.ConsumerPolicy
+	3,  // 25: warifu.v1.PutConsumerRequest.change:type_name -> warifu.v1.Change
+	13, // 26: warifu.v1.PutConsumerResponse.consumer:type_name -> warifu.v1.Consumer
+	4,  // 27: warifu.v1.PutConsumerResponse.consequence:type_name -> warifu.v1.Consequence
+	13, // 28: warifu.v1.GetConsumerResponse.consumer:type_name -> warifu.v1.Consumer
+	13, // 29: warifu.v1.ListConsumersResponse.consumers:type_name -> warifu.v1.Consumer
+	3,  // 30: warifu.v1.DeleteConsumerRequest.change:type_name -> warifu.v1.Change
+	4,  // 31: warifu.v1.DeleteConsumerResponse.consequence:type_name -> warifu.v1.Consequence
+	48, // 32: warifu.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
+	48, // 33: warifu.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	48, // 34: warifu.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
+	48, // 35: warifu.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	48, // 36: warifu.v1.CreateKeyRequest.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 37: warifu.v1.CreateKeyRequest.change:type_name -> warifu.v1.Change
+	23, // 38: warifu.v1.CreateKeyResponse.key:type_name -> warifu.v1.Key
+	50, // 39: warifu.v1.RotateKeyRequest.overlap:type_name -> google.protobuf.Duration
+	3,  // 40: warifu.v1.RotateKeyRequest.change:type_name -> warifu.v1.Change
+	23, // 41: warifu.v1.RotateKeyResponse.key:type_name -> warifu.v1.Key
+	23, // 42: warifu.v1.RotateKeyResponse.old:type_name -> warifu.v1.Key
+	3,  // 43: warifu.v1.RevokeKeyRequest.change:type_name -> warifu.v1.Change
+	23, // 44: warifu.v1.RevokeKeyResponse.key:type_name -> warifu.v1.Key
+	23, // 45: warifu.v1.ListKeysResponse.keys:type_name -> warifu.v1.Key
+	33, // 46: warifu.v1.GetUsageResponse.usage:type_name -> warifu.v1.Usage
+	34, // 47: warifu.v1.GetUsageResponse.consumers:type_name -> warifu.v1.ConsumerUsage
+	48, // 48: warifu.v1.GetUsageResponse.counted_at:type_name -> google.protobuf.Timestamp
+	48, // 49: warifu.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
+	48, // 50: warifu.v1.ListAuditRequest.from:type_name -> google.protobuf.Timestamp
+	48, // 51: warifu.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
+	36, // 52: warifu.v1.ListAuditResponse.entries:type_name -> warifu.v1.AuditEntry
+	2,  // 53: warifu.v1.Finding.state:type_name -> warifu.v1.FindingState
+	48, // 54: warifu.v1.Finding.created_at:type_name -> google.protobuf.Timestamp
+	48, // 55: warifu.v1.Finding.updated_at:type_name -> google.protobuf.Timestamp
+	2,  // 56: warifu.v1.ListFindingsRequest.states:type_name -> warifu.v1.FindingState
+	39, // 57: warifu.v1.ListFindingsResponse.findings:type_name -> warifu.v1.Finding
+	2,  // 58: warifu.v1.UpdateFindingRequest.state:type_name -> warifu.v1.FindingState
+	3,  // 59: warifu.v1.UpdateFindingRequest.change:type_name -> warifu.v1.Change
+	39, // 60: warifu.v1.UpdateFindingResponse.finding:type_name -> warifu.v1.Finding
+	3,  // 61: warifu.v1.RotateDataKeyRequest.change:type_name -> warifu.v1.Change
+	3,  // 62: warifu.v1.ShredResultsRequest.change:type_name -> warifu.v1.Change
+	4,  // 63: warifu.v1.ShredResultsResponse.consequence:type_name -> warifu.v1.Consequence
+	5,  // 64: warifu.v1.ClaimAdminService.ListClaims:input_type -> warifu.v1.ListClaimsRequest
+	7,  // 65: warifu.v1.ClaimAdminService.ResolveClaim:input_type -> warifu.v1.ResolveClaimRequest
+	9,  // 66: warifu.v1.ClaimAdminService.ForgetClaim:input_type -> warifu.v1.ForgetClaimRequest
+	11, // 67: warifu.v1.ClaimAdminService.ResolveClaims:input_type -> warifu.v1.ResolveClaimsRequest
+	15, // 68: warifu.v1.TenantAdminService.PutConsumer:input_type -> warifu.v1.PutConsumerRequest
+	17, // 69: warifu.v1.TenantAdminService.GetConsumer:input_type -> warifu.v1.GetConsumerRequest
+	19, // 70: warifu.v1.TenantAdminService.ListConsumers:input_type -> warifu.v1.ListConsumersRequest
+	21, // 71: warifu.v1.TenantAdminService.DeleteConsumer:input_type -> warifu.v1.DeleteConsumerRequest
+	24, // 72: warifu.v1.TenantAdminService.CreateKey:input_type -> warifu.v1.CreateKeyRequest
+	26, // 73: warifu.v1.TenantAdminService.RotateKey:input_type -> warifu.v1.RotateKeyRequest
+	28, // 74: warifu.v1.TenantAdminService.RevokeKey:input_type -> warifu.v1.RevokeKeyRequest
+	30, // 75: warifu.v1.TenantAdminService.ListKeys:input_type -> warifu.v1.ListKeysRequest
+	32, // 76: warifu.v1.TenantAdminService.GetUsage:input_type -> warifu.v1.GetUsageRequest
+	37, // 77: warifu.v1.TenantAdminService.ListAudit:input_type -> warifu.v1.ListAuditRequest
+	40, // 78: warifu.v1.TenantAdminService.ListFindings:input_type -> warifu.v1.ListFindingsRequest
+	42, // 79: warifu.v1.TenantAdminService.UpdateFinding:input_type -> warifu.v1.UpdateFindingRequest
+	44, // 80: warifu.v1.TenantAdminService.RotateDataKey:input_type -> warifu.v1.RotateDataKeyRequest
+	46, // 81: warifu.v1.TenantAdminService.ShredResults:input_type -> warifu.v1.ShredResultsRequest
+	6,  // 82: warifu.v1.ClaimAdminService.ListClaims:output_type -> warifu.v1.ListClaimsResponse
+	8,  // 83: warifu.v1.ClaimAdminService.ResolveClaim:output_type -> warifu.v1.ResolveClaimResponse
+	10, // 84: warifu.v1.ClaimAdminService.ForgetClaim:output_type -> warifu.v1.ForgetClaimResponse
+	12, // 85: warifu.v1.ClaimAdminService.ResolveClaims:output_type -> warifu.v1.ResolveClaimsResponse
+	16, // 86: warifu.v1.TenantAdminService.PutConsumer:output_type -> warifu.v1.PutConsumerResponse
+	18, // 87: warifu.v1.TenantAdminService.GetConsumer:output_type -> warifu.v1.GetConsumerResponse
+	20, // 88: warifu.v1.TenantAdminService.ListConsumers:output_type -> warifu.v1.ListConsumersResponse
+	22, // 89: warifu.v1.TenantAdminService.DeleteConsumer:output_type -> warifu.v1.DeleteConsumerResponse
+	25, // 90: warifu.v1.TenantAdminService.CreateKey:output_type -> warifu.v1.CreateKeyResponse
+	27, // 91: warifu.v1.TenantAdminService.RotateKey:output_type -> warifu.v1.RotateKeyResponse
+	29, // 92: warifu.v1.TenantAdminService.RevokeKey:output_type -> warifu.v1.RevokeKeyResponse
+	31, // 93: warifu.v1.TenantAdminService.ListKeys:output_type -> warifu.v1.ListKeysResponse
+	35, // 94: warifu.v1.TenantAdminService.GetUsage:output_type -> warifu.v1.GetUsageResponse
+	38, // 95: warifu.v1.TenantAdminService.ListAudit:output_type -> warifu.v1.ListAuditResponse
+	41, // 96: warifu.v1.TenantAdminService.ListFindings:output_type -> warifu.v1.ListFindingsResponse
+	43, // 97: warifu.v1.TenantAdminService.UpdateFinding:output_type -> warifu.v1.UpdateFindingResponse
+	45, // 98: warifu.v1.TenantAdminService.RotateDataKey:output_type -> warifu.v1.RotateDataKeyResponse
+	47, // 99: warifu.v1.TenantAdminService.ShredResults:output_type -> warifu.v1.ShredResultsResponse
+	82, // [82:100] is the sub-list for method output_type
+	64, // [64:82] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_warifu_v1_admin_proto_init() }
@@ -216,13 +3800,14 @@ func file_warifu_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_warifu_v1_admin_proto_rawDesc), len(file_warifu_v1_admin_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   2,
+			NumEnums:      3,
+			NumMessages:   45,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_warifu_v1_admin_proto_goTypes,
 		DependencyIndexes: file_warifu_v1_admin_proto_depIdxs,
+		EnumInfos:         file_warifu_v1_admin_proto_enumTypes,
 		MessageInfos:      file_warifu_v1_admin_proto_msgTypes,
 	}.Build()
 	File_warifu_v1_admin_proto = out.File

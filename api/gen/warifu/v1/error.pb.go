@@ -59,6 +59,19 @@ const (
 	Reason_REASON_INTERNAL Reason = 15
 	// The caller went away.
 	Reason_REASON_CANCELED Reason = 16
+	// The tenant is suspended: no new claims.
+	Reason_REASON_TENANT_SUSPENDED Reason = 17
+	// A quota of the tenant is used up; ErrorInfo names it and its limit.
+	Reason_REASON_QUOTA_EXCEEDED Reason = 18
+	// No such tenant, consumer, key, claim or finding that this credential sees.
+	Reason_REASON_NOT_FOUND Reason = 19
+	// It exists already, or another has the name.
+	Reason_REASON_ALREADY_EXISTS Reason = 20
+	// What was looked at has changed since; nothing was applied. Look again.
+	Reason_REASON_CONFLICT Reason = 21
+	// The installation, or what it keeps, does not allow this now; the text says
+	// what would.
+	Reason_REASON_PRECONDITION Reason = 22
 )
 
 // Enum value maps for Reason.
@@ -81,6 +94,12 @@ var (
 		14: "REASON_INVALID_PAGE_TOKEN",
 		15: "REASON_INTERNAL",
 		16: "REASON_CANCELED",
+		17: "REASON_TENANT_SUSPENDED",
+		18: "REASON_QUOTA_EXCEEDED",
+		19: "REASON_NOT_FOUND",
+		20: "REASON_ALREADY_EXISTS",
+		21: "REASON_CONFLICT",
+		22: "REASON_PRECONDITION",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":        0,
@@ -100,6 +119,12 @@ var (
 		"REASON_INVALID_PAGE_TOKEN": 14,
 		"REASON_INTERNAL":           15,
 		"REASON_CANCELED":           16,
+		"REASON_TENANT_SUSPENDED":   17,
+		"REASON_QUOTA_EXCEEDED":     18,
+		"REASON_NOT_FOUND":          19,
+		"REASON_ALREADY_EXISTS":     20,
+		"REASON_CONFLICT":           21,
+		"REASON_PRECONDITION":       22,
 	}
 )
 
@@ -134,9 +159,11 @@ func (Reason) EnumDescriptor() ([]byte, []int) {
 type ErrorInfo struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason Reason                 `protobuf:"varint,1,opt,name=reason,proto3,enum=warifu.v1.Reason" json:"reason,omitempty"`
-	// With INVALID_FIELD: the field, as a path ("items[3].event_id").
+	// With INVALID_FIELD: the field, as a path ("items[3].event_id"). With
+	// QUOTA_EXCEEDED: the quota.
 	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
-	// With INVALID_FIELD: the limit or rule ("1-512 bytes").
+	// With INVALID_FIELD: the limit or rule ("1-512 bytes"). With QUOTA_EXCEEDED:
+	// the quota's limit.
 	Limit     string `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// When asking again may help; absent when it cannot.
@@ -299,7 +326,7 @@ const file_warifu_v1_error_proto_rawDesc = "" +
 	"\tItemError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12(\n" +
-	"\x04info\x18\x03 \x01(\v2\x14.warifu.v1.ErrorInfoR\x04info*\xc3\x03\n" +
+	"\x04info\x18\x03 \x01(\v2\x14.warifu.v1.ErrorInfoR\x04info*\xda\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14REASON_INVALID_FIELD\x10\x01\x12\x1a\n" +
@@ -318,7 +345,13 @@ const file_warifu_v1_error_proto_rawDesc = "" +
 	"\x18REASON_DEADLINE_EXCEEDED\x10\r\x12\x1d\n" +
 	"\x19REASON_INVALID_PAGE_TOKEN\x10\x0e\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x0f\x12\x13\n" +
-	"\x0fREASON_CANCELED\x10\x10B5Z3github.com/warifu/warifu/api/gen/warifu/v1;warifuv1b\x06proto3"
+	"\x0fREASON_CANCELED\x10\x10\x12\x1b\n" +
+	"\x17REASON_TENANT_SUSPENDED\x10\x11\x12\x19\n" +
+	"\x15REASON_QUOTA_EXCEEDED\x10\x12\x12\x14\n" +
+	"\x10REASON_NOT_FOUND\x10\x13\x12\x19\n" +
+	"\x15REASON_ALREADY_EXISTS\x10\x14\x12\x13\n" +
+	"\x0fREASON_CONFLICT\x10\x15\x12\x17\n" +
+	"\x13REASON_PRECONDITION\x10\x16B5Z3github.com/warifu/warifu/api/gen/warifu/v1;warifuv1b\x06proto3"
 
 var (
 	file_warifu_v1_error_proto_rawDescOnce sync.Once

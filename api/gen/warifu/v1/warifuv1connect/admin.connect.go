@@ -2,6 +2,12 @@
 //
 // Source: warifu/v1/admin.proto
 
+// The administration of one tenant: what a team does with its own part of an
+// installation.
+//
+// A credential of a tenant acts for that tenant. One of the platform (scope
+// admin:platform) names the tenant that it acts for in `tenant`; for all others
+// a tenant that is not their own does not exist.
 package warifuv1connect
 
 import (
@@ -14,6 +20,8 @@ import (
 const (
 	// ClaimAdminServiceName is the fully-qualified name of the ClaimAdminService service.
 	ClaimAdminServiceName = "warifu.v1.ClaimAdminService"
+	// TenantAdminServiceName is the fully-qualified name of the TenantAdminService service.
+	TenantAdminServiceName = "warifu.v1.TenantAdminService"
 )
 
 // These constants are the procedure names of the RPCs defined in this package. They're exposed at
@@ -27,6 +35,57 @@ const (
 	// ClaimAdminServiceListClaimsProcedure is the procedure name of the ClaimAdminService's ListClaims
 	// RPC.
 	ClaimAdminServiceListClaimsProcedure = "/warifu.v1.ClaimAdminService/ListClaims"
+	// ClaimAdminServiceResolveClaimProcedure is the procedure name of the ClaimAdminService's
+	// ResolveClaim RPC.
+	ClaimAdminServiceResolveClaimProcedure = "/warifu.v1.ClaimAdminService/ResolveClaim"
+	// ClaimAdminServiceForgetClaimProcedure is the procedure name of the ClaimAdminService's
+	// ForgetClaim RPC.
+	ClaimAdminServiceForgetClaimProcedure = "/warifu.v1.ClaimAdminService/ForgetClaim"
+	// ClaimAdminServiceResolveClaimsProcedure is the procedure name of the ClaimAdminService's
+	// ResolveClaims RPC.
+	ClaimAdminServiceResolveClaimsProcedure = "/warifu.v1.ClaimAdminService/ResolveClaims"
+	// TenantAdminServicePutConsumerProcedure is the procedure name of the TenantAdminService's
+	// PutConsumer RPC.
+	TenantAdminServicePutConsumerProcedure = "/warifu.v1.TenantAdminService/PutConsumer"
+	// TenantAdminServiceGetConsumerProcedure is the procedure name of the TenantAdminService's
+	// GetConsumer RPC.
+	TenantAdminServiceGetConsumerProcedure = "/warifu.v1.TenantAdminService/GetConsumer"
+	// TenantAdminServiceListConsumersProcedure is the procedure name of the TenantAdminService's
+	// ListConsumers RPC.
+	TenantAdminServiceListConsumersProcedure = "/warifu.v1.TenantAdminService/ListConsumers"
+	// TenantAdminServiceDeleteConsumerProcedure is the procedure name of the TenantAdminService's
+	// DeleteConsumer RPC.
+	TenantAdminServiceDeleteConsumerProcedure = "/warifu.v1.TenantAdminService/DeleteConsumer"
+	// TenantAdminServiceCreateKeyProcedure is the procedure name of the TenantAdminService's CreateKey
+	// RPC.
+	TenantAdminServiceCreateKeyProcedure = "/warifu.v1.TenantAdminService/CreateKey"
+	// TenantAdminServiceRotateKeyProcedure is the procedure name of the TenantAdminService's RotateKey
+	// RPC.
+	TenantAdminServiceRotateKeyProcedure = "/warifu.v1.TenantAdminService/RotateKey"
+	// TenantAdminServiceRevokeKeyProcedure is the procedure name of the TenantAdminService's RevokeKey
+	// RPC.
+	TenantAdminServiceRevokeKeyProcedure = "/warifu.v1.TenantAdminService/RevokeKey"
+	// TenantAdminServiceListKeysProcedure is the procedure name of the TenantAdminService's ListKeys
+	// RPC.
+	TenantAdminServiceListKeysProcedure = "/warifu.v1.TenantAdminService/ListKeys"
+	// TenantAdminServiceGetUsageProcedure is the procedure name of the TenantAdminService's GetUsage
+	// RPC.
+	TenantAdminServiceGetUsageProcedure = "/warifu.v1.TenantAdminService/GetUsage"
+	// TenantAdminServiceListAuditProcedure is the procedure name of the TenantAdminService's ListAudit
+	// RPC.
+	TenantAdminServiceListAuditProcedure = "/warifu.v1.TenantAdminService/ListAudit"
+	// TenantAdminServiceListFindingsProcedure is the procedure name of the TenantAdminService's
+	// ListFindings RPC.
+	TenantAdminServiceListFindingsProcedure = "/warifu.v1.TenantAdminService/ListFindings"
+	// TenantAdminServiceUpdateFindingProcedure is the procedure name of the TenantAdminService's
+	// UpdateFinding RPC.
+	TenantAdminServiceUpdateFindingProcedure = "/warifu.v1.TenantAdminService/UpdateFinding"
+	// TenantAdminServiceRotateDataKeyProcedure is the procedure name of the TenantAdminService's
+	// RotateDataKey RPC.
+	TenantAdminServiceRotateDataKeyProcedure = "/warifu.v1.TenantAdminService/RotateDataKey"
+	// TenantAdminServiceShredResultsProcedure is the procedure name of the TenantAdminService's
+	// ShredResults RPC.
+	TenantAdminServiceShredResultsProcedure = "/warifu.v1.TenantAdminService/ShredResults"
 )
 
 var (
@@ -38,13 +97,45 @@ var (
 			IdempotencyLevel: connect.IdempotencyNoSideEffects,
 		}
 	})
+	claimAdminServiceResolveClaimSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("ClaimAdminService").Methods().ByName("ResolveClaim"),
+			Procedure:        ClaimAdminServiceResolveClaimProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	claimAdminServiceForgetClaimSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("ClaimAdminService").Methods().ByName("ForgetClaim"),
+			Procedure:        ClaimAdminServiceForgetClaimProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	claimAdminServiceResolveClaimsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_warifu_v1_admin_proto.Services().ByName("ClaimAdminService").Methods().ByName("ResolveClaims"),
+			Procedure:  ClaimAdminServiceResolveClaimsProcedure,
+		}
+	})
 )
 
 // ClaimAdminServiceClient is a client for the warifu.v1.ClaimAdminService service.
 type ClaimAdminServiceClient interface {
 	// ListClaims pages through the tenant's records, ordered by consumer and
-	// event ID. It never shows result bodies.
+	// event ID. It never shows result bodies. Scope: read.
 	ListClaims(context.Context, *v1.ListClaimsRequest) (*v1.ListClaimsResponse, error)
+	// ResolveClaim completes a claim that is in doubt, or gives it back so that
+	// the next claim is granted. Scope: resolve.
+	ResolveClaim(context.Context, *v1.ResolveClaimRequest) (*v1.ResolveClaimResponse, error)
+	// ForgetClaim drops content and result of a claim and keeps its fence: the
+	// next claim is granted. Scope: resolve.
+	ForgetClaim(context.Context, *v1.ForgetClaimRequest) (*v1.ForgetClaimResponse, error)
+	// ResolveClaims does one of these to the claims of a consumer that match a
+	// filter, one page at a time. Scope: resolve.
+	ResolveClaims(context.Context, *v1.ResolveClaimsRequest) (*v1.ResolveClaimsResponse, error)
 }
 
 // NewClaimAdminServiceClient constructs a client for the warifu.v1.ClaimAdminService service.
@@ -56,8 +147,17 @@ func NewClaimAdminServiceClient(client *connect.Client) ClaimAdminServiceClient 
 // ClaimAdminServiceHandler is an implementation of the warifu.v1.ClaimAdminService service.
 type ClaimAdminServiceHandler interface {
 	// ListClaims pages through the tenant's records, ordered by consumer and
-	// event ID. It never shows result bodies.
+	// event ID. It never shows result bodies. Scope: read.
 	ListClaims(context.Context, *v1.ListClaimsRequest) (*v1.ListClaimsResponse, error)
+	// ResolveClaim completes a claim that is in doubt, or gives it back so that
+	// the next claim is granted. Scope: resolve.
+	ResolveClaim(context.Context, *v1.ResolveClaimRequest) (*v1.ResolveClaimResponse, error)
+	// ForgetClaim drops content and result of a claim and keeps its fence: the
+	// next claim is granted. Scope: resolve.
+	ForgetClaim(context.Context, *v1.ForgetClaimRequest) (*v1.ForgetClaimResponse, error)
+	// ResolveClaims does one of these to the claims of a consumer that match a
+	// filter, one page at a time. Scope: resolve.
+	ResolveClaims(context.Context, *v1.ResolveClaimsRequest) (*v1.ResolveClaimsResponse, error)
 }
 
 // RegisterClaimAdminServiceHandler registers svc as the warifu.v1.ClaimAdminService implementation
@@ -66,6 +166,9 @@ func RegisterClaimAdminServiceHandler(server *connect.Server, svc ClaimAdminServ
 	adapter := claimAdminServiceHandler{svc: svc}
 	server.Register(
 		connect.Method{Spec: claimAdminServiceListClaimsSpec(), Handler: adapter.listClaims},
+		connect.Method{Spec: claimAdminServiceResolveClaimSpec(), Handler: adapter.resolveClaim},
+		connect.Method{Spec: claimAdminServiceForgetClaimSpec(), Handler: adapter.forgetClaim},
+		connect.Method{Spec: claimAdminServiceResolveClaimsSpec(), Handler: adapter.resolveClaims},
 	)
 }
 
@@ -74,6 +177,18 @@ type UnimplementedClaimAdminServiceHandler struct{}
 
 func (UnimplementedClaimAdminServiceHandler) ListClaims(context.Context, *v1.ListClaimsRequest) (*v1.ListClaimsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.ClaimAdminService.ListClaims is not implemented")
+}
+
+func (UnimplementedClaimAdminServiceHandler) ResolveClaim(context.Context, *v1.ResolveClaimRequest) (*v1.ResolveClaimResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.ClaimAdminService.ResolveClaim is not implemented")
+}
+
+func (UnimplementedClaimAdminServiceHandler) ForgetClaim(context.Context, *v1.ForgetClaimRequest) (*v1.ForgetClaimResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.ClaimAdminService.ForgetClaim is not implemented")
+}
+
+func (UnimplementedClaimAdminServiceHandler) ResolveClaims(context.Context, *v1.ResolveClaimsRequest) (*v1.ResolveClaimsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.ClaimAdminService.ResolveClaims is not implemented")
 }
 
 type claimAdminServiceClient struct {
@@ -88,6 +203,30 @@ func (c *claimAdminServiceClient) ListClaims(ctx context.Context, req *v1.ListCl
 	return &res, nil
 }
 
+func (c *claimAdminServiceClient) ResolveClaim(ctx context.Context, req *v1.ResolveClaimRequest) (*v1.ResolveClaimResponse, error) {
+	var res v1.ResolveClaimResponse
+	if err := c.client.CallUnary(ctx, claimAdminServiceResolveClaimSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *claimAdminServiceClient) ForgetClaim(ctx context.Context, req *v1.ForgetClaimRequest) (*v1.ForgetClaimResponse, error) {
+	var res v1.ForgetClaimResponse
+	if err := c.client.CallUnary(ctx, claimAdminServiceForgetClaimSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *claimAdminServiceClient) ResolveClaims(ctx context.Context, req *v1.ResolveClaimsRequest) (*v1.ResolveClaimsResponse, error) {
+	var res v1.ResolveClaimsResponse
+	if err := c.client.CallUnary(ctx, claimAdminServiceResolveClaimsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
 type claimAdminServiceHandler struct{ svc ClaimAdminServiceHandler }
 
 func (h claimAdminServiceHandler) listClaims(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
@@ -96,6 +235,601 @@ func (h claimAdminServiceHandler) listClaims(ctx context.Context, _ connect.Spec
 		return err
 	}
 	res, err := h.svc.ListClaims(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h claimAdminServiceHandler) resolveClaim(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ResolveClaimRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ResolveClaim(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h claimAdminServiceHandler) forgetClaim(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ForgetClaimRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ForgetClaim(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h claimAdminServiceHandler) resolveClaims(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ResolveClaimsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ResolveClaims(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+var (
+	tenantAdminServicePutConsumerSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("PutConsumer"),
+			Procedure:        TenantAdminServicePutConsumerProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	tenantAdminServiceGetConsumerSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("GetConsumer"),
+			Procedure:        TenantAdminServiceGetConsumerProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	tenantAdminServiceListConsumersSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("ListConsumers"),
+			Procedure:        TenantAdminServiceListConsumersProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	tenantAdminServiceDeleteConsumerSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("DeleteConsumer"),
+			Procedure:        TenantAdminServiceDeleteConsumerProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	tenantAdminServiceCreateKeySpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("CreateKey"),
+			Procedure:  TenantAdminServiceCreateKeyProcedure,
+		}
+	})
+	tenantAdminServiceRotateKeySpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("RotateKey"),
+			Procedure:  TenantAdminServiceRotateKeyProcedure,
+		}
+	})
+	tenantAdminServiceRevokeKeySpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("RevokeKey"),
+			Procedure:        TenantAdminServiceRevokeKeyProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	tenantAdminServiceListKeysSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("ListKeys"),
+			Procedure:        TenantAdminServiceListKeysProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	tenantAdminServiceGetUsageSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("GetUsage"),
+			Procedure:        TenantAdminServiceGetUsageProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	tenantAdminServiceListAuditSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("ListAudit"),
+			Procedure:        TenantAdminServiceListAuditProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	tenantAdminServiceListFindingsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("ListFindings"),
+			Procedure:        TenantAdminServiceListFindingsProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	tenantAdminServiceUpdateFindingSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("UpdateFinding"),
+			Procedure:        TenantAdminServiceUpdateFindingProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	tenantAdminServiceRotateDataKeySpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("RotateDataKey"),
+			Procedure:  TenantAdminServiceRotateDataKeyProcedure,
+		}
+	})
+	tenantAdminServiceShredResultsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_warifu_v1_admin_proto.Services().ByName("TenantAdminService").Methods().ByName("ShredResults"),
+			Procedure:        TenantAdminServiceShredResultsProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+)
+
+// TenantAdminServiceClient is a client for the warifu.v1.TenantAdminService service.
+type TenantAdminServiceClient interface {
+	// PutConsumer declares a consumer or changes its policy. The policy is
+	// replaced as a whole: what is left out is the default.
+	PutConsumer(context.Context, *v1.PutConsumerRequest) (*v1.PutConsumerResponse, error)
+	// GetConsumer returns a declared consumer.
+	GetConsumer(context.Context, *v1.GetConsumerRequest) (*v1.GetConsumerResponse, error)
+	// ListConsumers pages through declared consumers by name.
+	ListConsumers(context.Context, *v1.ListConsumersRequest) (*v1.ListConsumersResponse, error)
+	// DeleteConsumer takes a declaration back. Its records stay until they
+	// expire; claims are refused where the tenant is strict, and have the default
+	// policy where it is not.
+	DeleteConsumer(context.Context, *v1.DeleteConsumerRequest) (*v1.DeleteConsumerResponse, error)
+	// CreateKey makes an API key. Its text is in this reply and nowhere else.
+	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
+	// RotateKey makes a key with the same rights and lets the old one expire
+	// after an overlap.
+	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
+	// RevokeKey ends a key on every replica within 5 s.
+	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
+	// ListKeys pages through keys by ID, revoked and expired ones included.
+	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
+	// GetUsage says what the tenant uses of its quotas.
+	GetUsage(context.Context, *v1.GetUsageRequest) (*v1.GetUsageResponse, error)
+	// ListAudit pages through the audit log, newest first.
+	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
+	// ListFindings pages through findings, newest first.
+	ListFindings(context.Context, *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error)
+	// UpdateFinding assigns or resolves a finding.
+	UpdateFinding(context.Context, *v1.UpdateFindingRequest) (*v1.UpdateFindingResponse, error)
+	// RotateDataKey has new results sealed with a new key.
+	RotateDataKey(context.Context, *v1.RotateDataKeyRequest) (*v1.RotateDataKeyResponse, error)
+	// ShredResults destroys the keys of stored results: duplicates are answered
+	// with RESULT_OMITTED_SHREDDED from then on. It cannot be taken back.
+	ShredResults(context.Context, *v1.ShredResultsRequest) (*v1.ShredResultsResponse, error)
+}
+
+// NewTenantAdminServiceClient constructs a client for the warifu.v1.TenantAdminService service.
+// Multiple service clients may share a single connect.Client.
+func NewTenantAdminServiceClient(client *connect.Client) TenantAdminServiceClient {
+	return &tenantAdminServiceClient{client: client}
+}
+
+// TenantAdminServiceHandler is an implementation of the warifu.v1.TenantAdminService service.
+type TenantAdminServiceHandler interface {
+	// PutConsumer declares a consumer or changes its policy. The policy is
+	// replaced as a whole: what is left out is the default.
+	PutConsumer(context.Context, *v1.PutConsumerRequest) (*v1.PutConsumerResponse, error)
+	// GetConsumer returns a declared consumer.
+	GetConsumer(context.Context, *v1.GetConsumerRequest) (*v1.GetConsumerResponse, error)
+	// ListConsumers pages through declared consumers by name.
+	ListConsumers(context.Context, *v1.ListConsumersRequest) (*v1.ListConsumersResponse, error)
+	// DeleteConsumer takes a declaration back. Its records stay until they
+	// expire; claims are refused where the tenant is strict, and have the default
+	// policy where it is not.
+	DeleteConsumer(context.Context, *v1.DeleteConsumerRequest) (*v1.DeleteConsumerResponse, error)
+	// CreateKey makes an API key. Its text is in this reply and nowhere else.
+	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
+	// RotateKey makes a key with the same rights and lets the old one expire
+	// after an overlap.
+	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
+	// RevokeKey ends a key on every replica within 5 s.
+	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
+	// ListKeys pages through keys by ID, revoked and expired ones included.
+	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
+	// GetUsage says what the tenant uses of its quotas.
+	GetUsage(context.Context, *v1.GetUsageRequest) (*v1.GetUsageResponse, error)
+	// ListAudit pages through the audit log, newest first.
+	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
+	// ListFindings pages through findings, newest first.
+	ListFindings(context.Context, *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error)
+	// UpdateFinding assigns or resolves a finding.
+	UpdateFinding(context.Context, *v1.UpdateFindingRequest) (*v1.UpdateFindingResponse, error)
+	// RotateDataKey has new results sealed with a new key.
+	RotateDataKey(context.Context, *v1.RotateDataKeyRequest) (*v1.RotateDataKeyResponse, error)
+	// ShredResults destroys the keys of stored results: duplicates are answered
+	// with RESULT_OMITTED_SHREDDED from then on. It cannot be taken back.
+	ShredResults(context.Context, *v1.ShredResultsRequest) (*v1.ShredResultsResponse, error)
+}
+
+// RegisterTenantAdminServiceHandler registers svc as the warifu.v1.TenantAdminService
+// implementation on server.
+func RegisterTenantAdminServiceHandler(server *connect.Server, svc TenantAdminServiceHandler) {
+	adapter := tenantAdminServiceHandler{svc: svc}
+	server.Register(
+		connect.Method{Spec: tenantAdminServicePutConsumerSpec(), Handler: adapter.putConsumer},
+		connect.Method{Spec: tenantAdminServiceGetConsumerSpec(), Handler: adapter.getConsumer},
+		connect.Method{Spec: tenantAdminServiceListConsumersSpec(), Handler: adapter.listConsumers},
+		connect.Method{Spec: tenantAdminServiceDeleteConsumerSpec(), Handler: adapter.deleteConsumer},
+		connect.Method{Spec: tenantAdminServiceCreateKeySpec(), Handler: adapter.createKey},
+		connect.Method{Spec: tenantAdminServiceRotateKeySpec(), Handler: adapter.rotateKey},
+		connect.Method{Spec: tenantAdminServiceRevokeKeySpec(), Handler: adapter.revokeKey},
+		connect.Method{Spec: tenantAdminServiceListKeysSpec(), Handler: adapter.listKeys},
+		connect.Method{Spec: tenantAdminServiceGetUsageSpec(), Handler: adapter.getUsage},
+		connect.Method{Spec: tenantAdminServiceListAuditSpec(), Handler: adapter.listAudit},
+		connect.Method{Spec: tenantAdminServiceListFindingsSpec(), Handler: adapter.listFindings},
+		connect.Method{Spec: tenantAdminServiceUpdateFindingSpec(), Handler: adapter.updateFinding},
+		connect.Method{Spec: tenantAdminServiceRotateDataKeySpec(), Handler: adapter.rotateDataKey},
+		connect.Method{Spec: tenantAdminServiceShredResultsSpec(), Handler: adapter.shredResults},
+	)
+}
+
+// UnimplementedTenantAdminServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedTenantAdminServiceHandler struct{}
+
+func (UnimplementedTenantAdminServiceHandler) PutConsumer(context.Context, *v1.PutConsumerRequest) (*v1.PutConsumerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.PutConsumer is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) GetConsumer(context.Context, *v1.GetConsumerRequest) (*v1.GetConsumerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.GetConsumer is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) ListConsumers(context.Context, *v1.ListConsumersRequest) (*v1.ListConsumersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.ListConsumers is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) DeleteConsumer(context.Context, *v1.DeleteConsumerRequest) (*v1.DeleteConsumerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.DeleteConsumer is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.CreateKey is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.RotateKey is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.RevokeKey is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.ListKeys is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) GetUsage(context.Context, *v1.GetUsageRequest) (*v1.GetUsageResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.GetUsage is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.ListAudit is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) ListFindings(context.Context, *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.ListFindings is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) UpdateFinding(context.Context, *v1.UpdateFindingRequest) (*v1.UpdateFindingResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.UpdateFinding is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) RotateDataKey(context.Context, *v1.RotateDataKeyRequest) (*v1.RotateDataKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.RotateDataKey is not implemented")
+}
+
+func (UnimplementedTenantAdminServiceHandler) ShredResults(context.Context, *v1.ShredResultsRequest) (*v1.ShredResultsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "warifu.v1.TenantAdminService.ShredResults is not implemented")
+}
+
+type tenantAdminServiceClient struct {
+	client *connect.Client
+}
+
+func (c *tenantAdminServiceClient) PutConsumer(ctx context.Context, req *v1.PutConsumerRequest) (*v1.PutConsumerResponse, error) {
+	var res v1.PutConsumerResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServicePutConsumerSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) GetConsumer(ctx context.Context, req *v1.GetConsumerRequest) (*v1.GetConsumerResponse, error) {
+	var res v1.GetConsumerResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceGetConsumerSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) ListConsumers(ctx context.Context, req *v1.ListConsumersRequest) (*v1.ListConsumersResponse, error) {
+	var res v1.ListConsumersResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceListConsumersSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) DeleteConsumer(ctx context.Context, req *v1.DeleteConsumerRequest) (*v1.DeleteConsumerResponse, error) {
+	var res v1.DeleteConsumerResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceDeleteConsumerSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) CreateKey(ctx context.Context, req *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error) {
+	var res v1.CreateKeyResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceCreateKeySpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) RotateKey(ctx context.Context, req *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error) {
+	var res v1.RotateKeyResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceRotateKeySpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) RevokeKey(ctx context.Context, req *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error) {
+	var res v1.RevokeKeyResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceRevokeKeySpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) ListKeys(ctx context.Context, req *v1.ListKeysRequest) (*v1.ListKeysResponse, error) {
+	var res v1.ListKeysResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceListKeysSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) GetUsage(ctx context.Context, req *v1.GetUsageRequest) (*v1.GetUsageResponse, error) {
+	var res v1.GetUsageResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceGetUsageSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) ListAudit(ctx context.Context, req *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
+	var res v1.ListAuditResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceListAuditSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) ListFindings(ctx context.Context, req *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error) {
+	var res v1.ListFindingsResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceListFindingsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) UpdateFinding(ctx context.Context, req *v1.UpdateFindingRequest) (*v1.UpdateFindingResponse, error) {
+	var res v1.UpdateFindingResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceUpdateFindingSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) RotateDataKey(ctx context.Context, req *v1.RotateDataKeyRequest) (*v1.RotateDataKeyResponse, error) {
+	var res v1.RotateDataKeyResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceRotateDataKeySpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *tenantAdminServiceClient) ShredResults(ctx context.Context, req *v1.ShredResultsRequest) (*v1.ShredResultsResponse, error) {
+	var res v1.ShredResultsResponse
+	if err := c.client.CallUnary(ctx, tenantAdminServiceShredResultsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+type tenantAdminServiceHandler struct{ svc TenantAdminServiceHandler }
+
+func (h tenantAdminServiceHandler) putConsumer(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.PutConsumerRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.PutConsumer(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) getConsumer(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.GetConsumerRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.GetConsumer(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) listConsumers(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListConsumersRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListConsumers(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) deleteConsumer(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.DeleteConsumerRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.DeleteConsumer(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) createKey(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.CreateKeyRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.CreateKey(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) rotateKey(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.RotateKeyRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.RotateKey(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) revokeKey(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.RevokeKeyRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.RevokeKey(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) listKeys(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListKeysRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListKeys(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) getUsage(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.GetUsageRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.GetUsage(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) listAudit(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListAuditRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListAudit(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) listFindings(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListFindingsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListFindings(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) updateFinding(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.UpdateFindingRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.UpdateFinding(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) rotateDataKey(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.RotateDataKeyRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.RotateDataKey(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h tenantAdminServiceHandler) shredResults(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ShredResultsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ShredResults(ctx, &req)
 	if err != nil {
 		return err
 	}
