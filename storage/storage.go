@@ -34,6 +34,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/warifu/warifu/storage/claim"
@@ -117,6 +118,21 @@ type Store interface {
 	// first error of each and returns it. The filter is rebuilt from it.
 	Scan(ctx context.Context, each func(claim.Key) error) error
 
+	// Tally counts one step of a tenant's records, in no promised order. Sum the
+	// steps until Cursor is nil. Records written or deleted meanwhile may be
+	// counted or not; all others are counted once. Nothing is loaded but sizes.
+	Tally(ctx context.Context, step TenantStep) (Tallied, error)
+
+	// Purge deletes one step of whatever is stored of a tenant, results
+	// included and whatever the state: only for a tenant for which nobody can
+	// act any more, and whose ID is never used again. Repeat it until Cursor is
+	// nil; then nothing of the tenant is found, nor after a restart. Until then
+	// what was deleted may still be found. A step may be sent again, and a purge
+	// whose cursor is lost begins anew. It is safe beside calls for other
+	// tenants. What is written to the tenant meanwhile may stay: a caller that
+	// cannot exclude it runs the purge again until nothing was looked at.
+	Purge(ctx context.Context, step TenantStep) (Purged, error)
+
 	// Stats returns counters that cost no scan.
 	Stats(ctx context.Context) (Stats, error)
 
@@ -169,6 +185,80 @@ type Page struct {
 	Records []claim.Record
 	Now     claim.Time
 	Cursor  []byte
+}
+
+// TenantStep asks for one bounded step over a tenant's records.
+type TenantStep struct {
+	Tenant claim.TenantID
+	Cursor []byte // nil begins; that of the step before goes on
+	Limit  int    // records looked at; 1–TenantStepMax
+}
+
+// TenantStepMax bounds one step over a tenant's records.
+const TenantStepMax = 1000
+
+// Check refuses a step that no store takes; action is what it is a step of.
+func (t *TenantStep) Check(action string) error {
+	if t.Limit < 1 || t.Limit > TenantStepMax {
+		return fmt.Errorf("%s: limit %d is not in 1–%d", action, t.Limit, TenantStepMax)
+	}
+	return nil
+}
+
+// Tallied is what one step counted.
+type Tallied struct {
+	Cursor []byte // nil: the tenant is done
+	Now    claim.Time
+	Counts map[string]Counts // by consumer; only those met in this step
+}
+
+// Counts are of records as decisions see them at Tallied.Now. What is expired
+// takes space until it is swept: it counts in Keys and Bytes and nowhere else.
+type Counts struct {
+	Keys      int64
+	Live      int64 // leases that are held
+	Lapsed    int64 // leases that are over, and not in doubt
+	InDoubt   int64 // written or not: see claim.Record.Effective
+	Completed int64
+	Bytes     int64 // what records take: see codec.RecordBytes
+}
+
+// Count adds one record, whose size is given, as it is at now.
+func (c *Counts) Count(r *claim.Record, now claim.Time, bytes int64) {
+	c.Keys++
+	c.Bytes += bytes
+	if r.Expired(now) {
+		return
+	}
+	switch r.Effective(now) {
+	case claim.InProgress:
+		if r.Live(now) {
+			c.Live++
+		} else {
+			c.Lapsed++
+		}
+	case claim.InDoubt:
+		c.InDoubt++
+	case claim.Completed:
+		c.Completed++
+	case claim.Absent, claim.Released, claim.Forgotten:
+	}
+}
+
+// Plus returns the sum of both.
+func (c Counts) Plus(o Counts) Counts {
+	return Counts{
+		Keys: c.Keys + o.Keys, Live: c.Live + o.Live, Lapsed: c.Lapsed + o.Lapsed,
+		InDoubt: c.InDoubt + o.InDoubt, Completed: c.Completed + o.Completed, Bytes: c.Bytes + o.Bytes,
+	}
+}
+
+// Purged is what one step deleted. Both count records; after a failure that was
+// retried Deleted may be too low.
+type Purged struct {
+	Cursor  []byte // nil: the tenant is done
+	Looked  int
+	Deleted int
 }
 
 // Stats are counters for metrics and operators.

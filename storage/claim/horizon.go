@@ -6,13 +6,19 @@ import "time"
 // remembered, and since when.
 type History struct {
 	Retention time.Duration
-	// Raised says when retention was last raised, and from what: keys that
-	// were forgotten under the old one are not known again. 0: never.
-	Raised     Time
-	RaisedFrom time.Duration
+	// Raises are the times that retention was raised, in any order: keys that
+	// were forgotten under an old one are not known again. Empty: never.
+	Raises []Raise
 	// Restored is when the store was last restored from a backup: whatever was
 	// made before may have been known and lost. 0: never.
 	Restored Time
+}
+
+// Raise says when retention was raised, and from what. One whose At is 0 never
+// was.
+type Raise struct {
+	At   Time
+	From time.Duration
 }
 
 // Skew is how far ahead of the store's clock an event time may be: SkewMax,
@@ -23,11 +29,15 @@ func Skew(window, retention time.Duration) time.Duration {
 }
 
 // Horizon is the instant at or before which an event may have been known and
-// forgotten.
+// forgotten. Every raise counts, not the last alone: what was claimed before the
+// first one was kept for what it was raised from, however often it was raised
+// since.
 func (h History) Horizon(now Time) Time {
 	horizon := now.Add(-h.Retention)
-	if h.Raised > 0 {
-		horizon = max(horizon, min(now.Add(-h.RaisedFrom), h.Raised))
+	for _, r := range h.Raises {
+		if r.At > 0 {
+			horizon = max(horizon, min(now.Add(-r.From), r.At))
+		}
 	}
 	return max(horizon, h.Restored)
 }
@@ -43,8 +53,11 @@ func (h History) InsertBefore(eventTime Time, skew time.Duration) Time {
 	if made <= h.Restored {
 		return 0
 	}
-	if h.Raised > 0 && made <= h.Raised {
-		return made.Add(min(h.Retention, h.RaisedFrom))
+	kept := h.Retention
+	for _, r := range h.Raises {
+		if r.At > 0 && made <= r.At {
+			kept = min(kept, r.From)
+		}
 	}
-	return made.Add(h.Retention)
+	return made.Add(kept)
 }

@@ -32,9 +32,13 @@ func TestHorizon(t *testing.T) {
 	t.Parallel()
 	const hour = Time(time.Hour / time.Microsecond)
 	plain := History{Retention: kept}
-	raised := History{Retention: kept, Raised: t0, RaisedFrom: time.Hour}
+	raised := History{Retention: kept, Raises: []Raise{{t0, time.Hour}}}
 	restored := History{Retention: kept, Restored: t0}
-	both := History{Retention: kept, Raised: t0, RaisedFrom: time.Hour, Restored: t0 - hour/2}
+	both := History{Retention: kept, Raises: []Raise{{t0, time.Hour}}, Restored: t0 - hour/2}
+	// One hour until t0, then one and a half until an hour later.
+	twice := History{Retention: kept, Raises: []Raise{{t0, time.Hour}, {t0 + hour, time.Hour + time.Hour/2}}}
+	turned := History{Retention: kept, Raises: []Raise{twice.Raises[1], twice.Raises[0]}}
+	never := History{Retention: kept, Raises: []Raise{{0, time.Hour}}}
 	for _, row := range []struct {
 		rule    string
 		history History
@@ -51,6 +55,13 @@ func TestHorizon(t *testing.T) {
 		{"Restored/AtOnce", restored, t0, t0},
 		{"Restored/UntilRetentionPasses", restored, t0 + 2*hour, t0},
 		{"Restored/RetentionPassed", restored, t0 + 2*hour + 1, t0 + 1},
+		{"Twice/FirstPassesOverItsT", twice, t0 + hour/2, t0 - hour/2},
+		{"Twice/FirstStaysAtItsT", twice, t0 + hour + hour/4, t0},
+		{"Twice/SecondPassesOver", twice, t0 + 2*hour, t0 + hour/2},
+		{"Twice/SecondStaysAtItsT", twice, t0 + 2*hour + hour*3/4, t0 + hour},
+		{"Twice/NewRetentionPasses", twice, t0 + 3*hour + 1, t0 + hour + 1},
+		{"Twice/OrderIsOfNoAccount", turned, t0 + hour + hour/4, t0},
+		{"NeverRaised", never, t0, t0 - 2*hour},
 		{"RaisedAndRestored/RestoreIsLater", both, t0, t0 - hour/2},
 		{"RaisedAndRestored/RaiseIsLater", both, t0 + hour, t0},
 	} {
@@ -75,12 +86,14 @@ func TestInsertBefore(t *testing.T) {
 		{"NoEventTime", History{Retention: kept, Restored: t0}, 0, Never},
 		{"Plain", History{Retention: kept}, t0, made.Add(kept)},
 		{"Skew", History{Retention: kept}, t0.Add(skew), t0.Add(kept)},
-		{"Raised/MadeExactlyAtT", History{Retention: kept, Raised: made, RaisedFrom: window}, t0, made.Add(window)},
-		{"Raised/MadeJustAfterT", History{Retention: kept, Raised: made - 1, RaisedFrom: window}, t0, made.Add(kept)},
-		{"Raised/FromMore", History{Retention: window, Raised: made, RaisedFrom: kept}, t0, made.Add(window)},
+		{"Raised/MadeExactlyAtT", History{Retention: kept, Raises: []Raise{{made, window}}}, t0, made.Add(window)},
+		{"Raised/MadeJustAfterT", History{Retention: kept, Raises: []Raise{{made - 1, window}}}, t0, made.Add(kept)},
+		{"Raised/FromMore", History{Retention: window, Raises: []Raise{{made, kept}}}, t0, made.Add(window)},
+		{"Twice/ShortestOfThoseAfter", History{Retention: kept, Raises: []Raise{{made - 1, 1}, {made, window}, {made + 1, window + 1}}}, t0, made.Add(window)},
+		{"NeverRaised", History{Retention: kept, Raises: []Raise{{0, window}}}, -1, 0},
 		{"Restored/MadeExactlyThen", History{Retention: kept, Restored: made}, t0, 0},
 		{"Restored/MadeJustAfter", History{Retention: kept, Restored: made - 1}, t0, made.Add(kept)},
-		{"Restored/BeatsRaised", History{Retention: kept, Restored: made, Raised: made, RaisedFrom: window}, t0, 0},
+		{"Restored/BeatsRaised", History{Retention: kept, Restored: made, Raises: []Raise{{made, window}}}, t0, 0},
 		{"BeforeTheEpoch", History{Retention: kept}, -1, 0},
 		{"FarFuture", History{Retention: WindowMax}, Never - 1, Never},
 	} {
@@ -105,13 +118,21 @@ func drawInstant(t *rapid.T, name string, edges ...Time) Time {
 
 func drawHistory(t *rapid.T) History {
 	h := History{Retention: drawDuration(t, "retention")}
-	if rapid.Bool().Draw(t, "was raised") {
-		h.Raised, h.RaisedFrom = drawInstant(t, "raised"), drawDuration(t, "raised from")
+	for range rapid.IntRange(0, 4).Draw(t, "raises") {
+		h.Raises = append(h.Raises, Raise{drawInstant(t, "raised", h.raised().At), drawDuration(t, "raised from")})
 	}
 	if rapid.Bool().Draw(t, "was restored") {
-		h.Restored = drawInstant(t, "restored", h.Raised)
+		h.Restored = drawInstant(t, "restored", h.raised().At)
 	}
 	return h
+}
+
+// raised is the last raise, or none.
+func (h History) raised() Raise {
+	if len(h.Raises) == 0 {
+		return Raise{}
+	}
+	return h.Raises[len(h.Raises)-1]
 }
 
 // TestInsertBeforeIsTheHorizon: what stores compare is what the contract says,
@@ -120,8 +141,9 @@ func TestInsertBeforeIsTheHorizon(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h, skew := drawHistory(t), min(drawDuration(t, "skew"), SkewMax)
-		now := max(1, drawInstant(t, "now", h.Raised, h.Restored, h.Raised.Add(h.RaisedFrom)))
-		et := drawInstant(t, "event time", h.Horizon(now).Add(skew), h.Raised.Add(skew), h.Restored.Add(skew))
+		last := h.raised()
+		now := max(1, drawInstant(t, "now", last.At, h.Restored, last.At.Add(last.From)))
+		et := drawInstant(t, "event time", h.Horizon(now).Add(skew), last.At.Add(skew), h.Restored.Add(skew))
 		if et == 0 {
 			et = 1 // 0 is not given
 		}
@@ -138,20 +160,27 @@ func TestInsertBeforeIsTheHorizon(t *testing.T) {
 
 // TestForgottenIsTooOld is what the horizon is for: a key that was claimed under
 // the retention then in force, and that may be forgotten by now, is never taken
-// for a new one, also when retention was raised in between.
+// for a new one, also when retention was raised and lowered in between, and
+// however often.
 func TestForgottenIsTooOld(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		h := History{Retention: drawDuration(t, "retention"), Raised: t0}
-		h.RaisedFrom = min(h.Retention, drawDuration(t, "raised from"))
-		skew := min(drawDuration(t, "skew"), SkewMax)
 		claimed := drawInstant(t, "claimed")
-		kept := h.Retention
-		if claimed <= h.Raised {
-			kept = h.RaisedFrom
+		h := History{Retention: drawDuration(t, "retention")}
+		kept, changed := h.Retention, t0
+		for range rapid.IntRange(0, 5).Draw(t, "changes") {
+			changed = max(changed, drawInstant(t, "changed", changed, claimed))
+			next := drawDuration(t, "changed to")
+			if next > h.Retention { // only raises are remembered
+				h.Raises = append(h.Raises, Raise{changed, h.Retention})
+			}
+			if h.Retention = next; claimed > changed {
+				kept = next
+			}
 		}
+		skew := min(drawDuration(t, "skew"), SkewMax)
 		et := claimed.Add(skew - drawDuration(t, "delivered late"))
-		now := max(h.Raised, claimed.Add(kept).Add(drawDuration(t, "expired since")))
+		now := max(changed, claimed.Add(kept).Add(drawDuration(t, "expired since")))
 		if et != 0 && now < h.InsertBefore(et, skew) {
 			t.Fatalf("%+v: made %d, claimed %d, kept %v, forgotten at %d and yet new", h, et, claimed, kept, now)
 		}

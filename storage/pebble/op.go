@@ -9,7 +9,7 @@ const (
 	opRecord                 // put a record
 	opRecordDue              // put a record whose expiry is new to the expiry index
 	opDelete                 // of one key
-	opDeleteRange            // of index keys, from key to value; never of what is in memory
+	opDeleteRange            // of what the engine has, from key to value; never of what is in memory
 )
 
 const (

@@ -47,7 +47,7 @@ func newestOps(chunks [][]byte, lower, upper []byte) []op {
 			if !ok {
 				break // cannot be: the chunk was built of operations
 			}
-			if bytes.Compare(o.key, lower) >= 0 && (upper == nil || bytes.Compare(o.key, upper) < 0) {
+			if o.kind != opDeleteRange && bytes.Compare(o.key, lower) >= 0 && (upper == nil || bytes.Compare(o.key, upper) < 0) {
 				all = append(all, numbered{o, len(all)})
 			}
 			chunk = chunk[o.size:]

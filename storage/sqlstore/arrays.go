@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -44,11 +43,11 @@ func shardOf(k *claim.Key) int16 {
 // every statement locks its rows, as the arrays that its statements take.
 type keys struct {
 	order   []int // the item at each place
-	n       []int16
-	shard   []int16
-	tenant  []int64
-	consume []string
-	event   []string
+	n       int2s
+	shard   int2s
+	tenant  int8s
+	consume texts
+	event   texts
 }
 
 // sorted makes the arrays of count keys.
@@ -63,8 +62,8 @@ func sorted(count int, key func(int) *claim.Key) *keys {
 		return cmp.Or(cmp.Compare(byItem[a], byItem[b]), cmp.Compare(x.Tenant, y.Tenant),
 			cmp.Compare(x.Consumer, y.Consumer), cmp.Compare(x.EventID, y.EventID))
 	})
-	k.n, k.shard, k.tenant = make([]int16, count), make([]int16, count), make([]int64, count)
-	k.consume, k.event = make([]string, count), make([]string, count)
+	k.n, k.shard, k.tenant = make(int2s, count), make(int2s, count), make(int8s, count)
+	k.consume, k.event = make(texts, count), make(texts, count)
 	for place, i := range k.order {
 		id := key(i)
 		k.n[place], k.shard[place], k.tenant[place] = int16(place), byItem[i], int64(id.Tenant)
@@ -115,14 +114,14 @@ func floor(t claim.Time) pgtype.Timestamptz {
 
 // completions are the arrays of what a statement completes records with.
 type completions struct {
-	outcome, omitted      []int16
-	contentType           []string
-	metadata, sum, inline [][]byte
-	aside                 []int64
+	outcome, omitted      int2s
+	contentType           texts
+	metadata, sum, inline byteas
+	aside                 int8s
 
 	// Of those whose bodies go aside: their places, sums and bodies.
 	places       []int
-	sums, bodies [][]byte
+	sums, bodies byteas
 }
 
 // add appends c, which may be nil, at a place.
@@ -162,18 +161,18 @@ func (cs *completions) put(k *keys, b storetime.Bounds) []query {
 
 // requests are the arrays of what begins a life.
 type requests struct {
-	attempt                           [][16]byte
-	digests                           [][]byte
-	eventTime, insertBefore           []pgtype.Timestamptz
-	lease, window, retention, holdMax []time.Duration
-	hold                              []bool
-	attemptsMax, resultBytesMax       []int64
+	attempt                           uuids
+	digests                           byteas
+	eventTime, insertBefore           instants
+	lease, window, retention, holdMax intervals
+	hold                              bools
+	attemptsMax, resultBytesMax       int8s
 }
 
 func (rs *requests) add(r *claim.Request) {
 	rs.attempt = append(rs.attempt, r.Attempt)
 	rs.digests = append(rs.digests, digestBytes(r.Digests))
-	rs.eventTime, rs.insertBefore = append(rs.eventTime, instant(r.EventTime)), append(rs.insertBefore, before(r.InsertBefore))
+	rs.eventTime, rs.insertBefore = append(rs.eventTime, given(r.EventTime)), append(rs.insertBefore, r.InsertBefore)
 	rs.lease, rs.window = append(rs.lease, r.Lease), append(rs.window, r.Policy.Window)
 	rs.retention, rs.holdMax = append(rs.retention, r.Policy.Retention), append(rs.holdMax, r.Policy.HoldMax)
 	rs.hold = append(rs.hold, r.Policy.Hold)
@@ -188,12 +187,12 @@ func (rs *requests) args() []any {
 	}
 }
 
-// before is NULL for Never: no event time, never too old.
-func before(t claim.Time) pgtype.Timestamptz {
-	if t == claim.Never {
-		return pgtype.Timestamptz{}
+// given is the time of an event in an array: NULL where there is none.
+func given(t claim.Time) claim.Time {
+	if t == 0 {
+		return claim.Never
 	}
-	return floor(t)
+	return t
 }
 
 // digestBytes is never NULL.

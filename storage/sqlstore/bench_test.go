@@ -90,7 +90,7 @@ func benchClaim(ctx context.Context, s storage.Store, reqs []claim.Request) ([]s
 
 // BenchmarkInsertOrGet is of fresh claims.
 func BenchmarkInsertOrGet(b *testing.B) {
-	for _, size := range []int{1, 200, 500} {
+	for _, size := range []int{1, 25, 200, 500} {
 		b.Run(fmt.Sprintf("fresh=%d", size), func(b *testing.B) {
 			s := benchOpen(b)
 			batches := make([][]claim.Request, b.N)

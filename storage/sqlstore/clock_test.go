@@ -342,16 +342,21 @@ func TestJumpIsSeenInTheStatement(t *testing.T) {
 			}
 		})
 	}
-	t.Run("insert", func(t *testing.T) {
-		t.Parallel()
-		j := newJumped(t)
-		before := j.read(j.held.Key)
-		j.jump(jumpFar)
-		a, err := j.claim(jumpRequest("new", 1))
-		if err != nil || a.ExpiresAt.Sub(before.Now) > time.Hour {
-			t.Errorf("%+v %v, and it was %v", a, err, before.Now)
-		}
-	})
+	for name, result := range map[string]*claim.Completion{"insert alike": nil, "insert": small()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newJumped(t)
+			before := j.read(j.held.Key)
+			j.jump(jumpFar)
+			r := jumpRequest("new", 1)
+			r.Record = result
+			a, err := j.claim(r)
+			stored := j.read(r.Key)
+			if err != nil || a.ExpiresAt.Sub(before.Now) > time.Hour || stored.Record.ExpiresAt != a.ExpiresAt {
+				t.Errorf("%+v %v, and it was %v; stored is %+v", a, err, before.Now, stored)
+			}
+		})
+	}
 }
 
 func (j *jumped) read(k claim.Key) storage.Found {

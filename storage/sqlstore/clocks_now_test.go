@@ -25,7 +25,8 @@ func behindOf(k claim.Key, n int) []claim.Key {
 
 // TestNowIsNotBeforeTheRecord has the transaction of a batch wait for its first
 // key, while another server grants its second key and completes its third: the
-// database's time in the batch is older than that of what it reads.
+// database's time in the batch is older than that of what it reads. The batch is
+// of claims that are not alike: others see nothing that is committed while they wait.
 func TestNowIsNotBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	url := cleanSchema(t)
@@ -39,7 +40,7 @@ func TestNowIsNotBeforeTheRecord(t *testing.T) {
 	}
 
 	w := waitsFor(t, url, first, func(ctx context.Context) ([]storage.Found, error) {
-		return s.InsertOrGet(ctx, []claim.Request{matrixRequest(first, 2), matrixRequest(rest[0], 2), matrixRequest(rest[1], 2)})
+		return s.InsertOrGet(ctx, []claim.Request{matrixRequest(first, 2), matrixRequest(rest[0], 2), matrixRequest(rest[1], 2, longer)})
 	})
 	must(t.Context(), t, other, []claim.Request{matrixRequest(rest[0], 3)}, storage.Store.InsertOrGet)
 	must(t.Context(), t, other, []claim.Transition{{
@@ -57,18 +58,30 @@ func TestNowIsNotBeforeTheRecord(t *testing.T) {
 	}
 }
 
+func longer(r *claim.Request) { r.Lease *= 2 }
+
 // TestNowDoesNotRunBackwards: what a store has answered while a transaction
 // waited, it answers in that transaction too. Nobody sees a lease lapse and
 // then live.
 func TestNowDoesNotRunBackwards(t *testing.T) {
 	t.Parallel()
+	for name, change := range map[string]func(*claim.Request){"alike": func(*claim.Request) {}, "not alike": longer} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			neverBackwards(t, change)
+		})
+	}
+}
+
+func neverBackwards(t *testing.T, change func(*claim.Request)) {
+	t.Helper()
 	url := cleanSchema(t)
 	s := open(t, url, nil, time.Hour, nil)
 	first := matrixKeys[0]
 	second := behindOf(first, 1)[0]
 	must(t.Context(), t, s, []claim.Request{matrixRequest(first, 1)}, storage.Store.InsertOrGet)
 	w := waitsFor(t, url, first, func(ctx context.Context) ([]storage.Found, error) {
-		return s.InsertOrGet(ctx, []claim.Request{matrixRequest(first, 2), matrixRequest(second, 2)})
+		return s.InsertOrGet(ctx, []claim.Request{matrixRequest(first, 2), matrixRequest(second, 2, change)})
 	})
 	short := matrixRequest(second, 2)
 	short.Lease = time.Microsecond // the same attempt, sent again elsewhere

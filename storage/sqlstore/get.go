@@ -37,41 +37,60 @@ func newFound(n int) *found {
 	return &found{items: make([]storage.Found, n), aside: make([]int64, n)}
 }
 
-// readBack is the statement that ends every call on keys: what is stored now.
+// readBack is the statement that ends most calls on keys: what is stored now.
 func (s *Store) readBack(k *keys, b storetime.Bounds, f *found) query {
-	known := s.time.Bounds().Low
-	return query{sql: sqlGet, args: k.args(), row: func(r row) error {
-		i, err := k.item(r.int2())
-		if err != nil {
-			return err
-		}
-		reading := r.time()
-		f.items[i] = storage.Found{Now: s.asOf(b, known, reading), Applied: f.items[i].Applied}
-		f.aside[i] = 0
-		if r.values[r.next] == nil {
-			return nil // nothing is stored
-		}
-		it := &f.items[i]
-		f.aside[i] = r.record(&it.Record, true)
-		it.Record.Key = claim.Key{}
-		// The database's time is that of the transaction's beginning. It may
-		// have waited since, and have read what was written later.
-		it.Now = max(it.Now, it.Record.GrantedAt, it.Record.EndedAt)
-		return r.end()
-	}}
+	read := s.reading(k, b, f)
+	return query{sql: sqlGet, args: k.args(), row: read.row}
+}
+
+// reading is how the rows of one statement are read.
+type reading struct {
+	s      *Store
+	k      *keys
+	f      *found
+	bounds storetime.Bounds // what the statement was held to
+	known  claim.Time       // the store's time when it was sent
+	clock  claim.Time       // what the database's clock said last, and
+	now    claim.Time       // what that is in the store's time
+}
+
+func (s *Store) reading(k *keys, b storetime.Bounds, f *found) *reading {
+	return &reading{s: s, k: k, f: f, bounds: b, known: s.time.Bounds().Low}
+}
+
+// row reads a row of what is stored of a key, from the key's place on.
+func (g *reading) row(r row) error {
+	i, err := g.k.item(r.int2())
+	if err != nil {
+		return err
+	}
+	it := &g.f.items[i]
+	*it = storage.Found{Now: g.asOf(r.time()), Applied: it.Applied}
+	g.f.aside[i] = 0
+	if r.values[r.next] == nil {
+		return nil // nothing is stored
+	}
+	g.f.aside[i] = r.record(&it.Record, true)
+	// The database's time is that of the transaction's beginning. It may have
+	// waited since, and have read what was written later.
+	it.Now = max(it.Now, it.Record.GrantedAt, it.Record.EndedAt)
+	return r.end()
 }
 
 // asOf is the store's time at which something was read by a statement that was
-// held to b. The reading is that of the transaction's beginning: what others have
-// seen while it waited counts, unless the clock has stepped back behind what was
-// known when it was sent.
-func (s *Store) asOf(b storetime.Bounds, known, reading claim.Time) claim.Time {
-	s.saw(reading)
-	now := b.Hold(reading)
-	if s.cfg.Clock == nil && reading >= known {
-		now = max(now, s.time.Bounds().Low)
+// held to bounds. Its clock is that of the transaction's beginning, the same in
+// all rows: what others have seen while it waited counts, unless the clock has
+// stepped back behind what was known when it was sent.
+func (g *reading) asOf(clock claim.Time) claim.Time {
+	if clock == g.clock && clock != 0 {
+		return g.now
 	}
-	return now
+	g.s.saw(clock)
+	g.clock, g.now = clock, g.bounds.Hold(clock)
+	if g.s.cfg.Clock == nil && clock >= g.known {
+		g.now = max(g.now, g.s.time.Bounds().Low)
+	}
+	return g.now
 }
 
 // Get implements storage.Store.

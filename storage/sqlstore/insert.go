@@ -19,8 +19,12 @@ func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storag
 	}
 	defer leave()
 	k, f := sorted(len(reqs), key), newFound(len(reqs))
+	send := s.insert
+	if alike(reqs) {
+		send = s.insertAlike
+	}
 	for n := range lookAgainMax {
-		if err := s.insert(ctx, k, f, reqs); err != nil {
+		if err := send(ctx, k, f, reqs); err != nil {
 			if n > 0 { // an earlier round has stored the others
 				err = fmt.Errorf("%w: %v", storage.ErrUnknown, err) //nolint:errorlint // its class would deny that
 			}
@@ -29,12 +33,14 @@ func (s *Store) InsertOrGet(ctx context.Context, reqs []claim.Request) ([]storag
 		if !vanished(f, reqs) {
 			break
 		}
+		send = s.insert // which also sees what was committed while it waited
 	}
 	s.judge(f, reqs)
 	s.finish(ctx, k, f, key, func(i int) *claim.Completion { return reqs[i].Record }, storage.ErrUnknown)
 	return f.items, nil
 }
 
+// insert inserts, and then reads what is stored of each key.
 func (s *Store) insert(ctx context.Context, k *keys, f *found, reqs []claim.Request) error {
 	var rs requests
 	var cs completions
@@ -50,7 +56,8 @@ func (s *Store) insert(ctx context.Context, k *keys, f *found, reqs []claim.Requ
 }
 
 // vanished reports whether a key is neither stored nor too old: it was swept
-// between the insert that met it and the read.
+// between the insert that met it and the read, or taken behind the back of
+// insertAlike.
 func vanished(f *found, reqs []claim.Request) bool {
 	for i := range f.items {
 		if f.items[i].Record.State == claim.Absent && f.items[i].Now < reqs[i].InsertBefore {

@@ -132,7 +132,7 @@ func TestPlanned(t *testing.T) {
 	for _, d := range []Dialect{Postgres, Cockroach} {
 		got := planned(d)
 		want := []string{
-			"begin_anew", "bodies", "body_delete", "body_put", "complete", "extend", "forget", "get", "insert", "list", "list_horizon",
+			"begin_anew", "bodies", "body_delete", "body_put", "complete", "extend", "forget", "get", "insert", "insert_alike", "list", "list_horizon",
 			"put_in_doubt", "record_own", "release", "renew", "resolve_complete", "resolve_retry", "scan", "sweep_delete", "sweep_oldest", "sweep_scan", "take_over",
 		}
 		if !slices.Equal(got, want) {

@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -178,6 +179,14 @@ func insertAll(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Re
 	}))
 }
 
+// insertAlike claims keys of one consumer, one of them by an event time.
+func insertAlike(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Record, error) {
+	timed := func(r *claim.Request) {
+		r.EventTime = claim.FromTime(storagetest.Start)
+	}
+	return recordsOf(s.InsertOrGet(ctx, []claim.Request{matrixRequest(matrixKeys[1], 1, timed), matrixRequest(matrixKeys[0], 1)}))
+}
+
 func shot(c *claim.Completion) func(*claim.Request) { return func(r *claim.Request) { r.Record = c } }
 
 func getAll(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Record, error) {
@@ -199,6 +208,45 @@ func scanAll(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Reco
 		}
 	}
 	return out, err
+}
+
+// tallyAll counts all of the first tenant, a shard after the other at last, and
+// shows the counts as if they were a record.
+func tallyAll(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Record, error) {
+	var sum storage.Counts
+	step := storage.TenantStep{Tenant: matrixKeys[0].Tenant, Limit: 10}
+	for {
+		tallied, err := s.Tally(ctx, step)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range tallied.Counts {
+			sum = sum.Plus(c)
+		}
+		if step.Cursor = tallied.Cursor; step.Cursor == nil {
+			return []claim.Record{{Key: matrixKeys[0], Version: sum.Keys, Attempt: uint32(sum.InDoubt), Fence: claim.Fence(sum.Bytes)}}, nil
+		}
+	}
+}
+
+// purgeAll purges the first tenant; the third key is another's. One step takes
+// all of it: whatever fails, fails before anything is gone.
+func purgeAll(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Record, error) {
+	purged, err := s.Purge(ctx, storage.TenantStep{Tenant: matrixKeys[0].Tenant, Limit: storage.TenantStepMax})
+	if err == nil && (purged.Cursor != nil || purged.Deleted > 1) {
+		err = fmt.Errorf("one record is purged by %+v", purged)
+	}
+	return nil, err
+}
+
+// othersGoOn is what others do behind a purge: another tenant completes its
+// grant. For the purged one nobody acts any more.
+func othersGoOn(ctx context.Context, t *testing.T, s storage.Store, _ *storagetest.Clock) {
+	t.Helper()
+	rec := records(t, s)[2]
+	must(ctx, t, s, []claim.Transition{{
+		Kind: claim.Complete, Key: rec.Key, Attempt: rec.AttemptID, Fence: rec.Fence, Completion: large(),
+	}}, storage.Store.Transition)
 }
 
 // supersede ends the first attempt's grant and grants the key to a third, who
@@ -230,6 +278,7 @@ func operations() map[string]operation {
 	finished := func(c *claim.Completion) step { return steps(claimed(), moved(claim.Complete, c)) }
 	return map[string]operation{
 		"insert":           {prepare: nothing, call: insertAll, after: supersede},
+		"insert_alike":     {prepare: nothing, call: insertAlike, after: supersede},
 		"get":              {prepare: finished(small()), call: getAll, reads: true},
 		"bodies":           {prepare: finished(large()), call: getAll, reads: true},
 		"body_put":         {prepare: claimed(), call: transition(claim.Complete, large()), after: supersede},
@@ -253,6 +302,9 @@ func operations() map[string]operation {
 		"sweep_delete": {prepare: steps(finished(large()), later(time.Hour)), call: sweepAll, after: supersede},
 		"list":         {prepare: claimed(), call: listInProgress, reads: true},
 		"list_horizon": {prepare: claimed(), call: listInProgress, reads: true},
+		"tally":        {prepare: doubtful, call: tallyAll, reads: true},
+		"purge":        {prepare: finished(large()), call: purgeAll, after: othersGoOn},
+		"purge_bodies": {prepare: finished(large()), call: purgeAll, after: othersGoOn},
 		"scan":         {prepare: claimed(), call: scanAll, reads: true},
 		"clock":        {prepare: claimed(), call: listInProgress, reads: true},
 		"size": {prepare: claimed(), reads: true, call: func(ctx context.Context, s storage.Store, _ claim.Record) ([]claim.Record, error) {

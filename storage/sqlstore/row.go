@@ -31,14 +31,14 @@ const (
 	epoch2000 = 946_684_800_000_000
 )
 
-// take begins to read the row that rows stands at.
-func (r *row) take(rows pgx.Rows) error {
+// readable reports an error unless the columns of rows come in the format that
+// row reads.
+func readable(rows pgx.Rows) error {
 	for i, f := range rows.FieldDescriptions() {
 		if f.Format != binaryFormat && f.DataTypeOID != pgtype.TextOID { // texts are the same in both
 			return fmt.Errorf("%w: column %d is sent as text", errRow, i)
 		}
 	}
-	*r = row{values: rows.RawValues()}
 	return nil
 }
 

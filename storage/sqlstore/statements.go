@@ -19,6 +19,7 @@ var queryFiles embed.FS
 // The statements, by their files.
 var (
 	sqlInsert          = statement("insert")
+	sqlInsertAlike     = statement("insert_alike")
 	sqlGet             = statement("get")
 	sqlBodies          = statement("bodies")
 	sqlBodyPut         = statement("body_put")
@@ -38,6 +39,9 @@ var (
 	sqlSweepDelete     = statement("sweep_delete")
 	sqlList            = statement("list")
 	sqlListHorizon     = statement("list_horizon")
+	sqlTally           = statement("tally")
+	sqlPurge           = statement("purge")
+	sqlPurgeBodies     = statement("purge_bodies")
 	sqlScan            = statement("scan")
 	sqlClock           = statement("clock")
 	sqlSweepScan       = statement("sweep_scan")

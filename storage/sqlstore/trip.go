@@ -56,12 +56,14 @@ func (s *Store) tripAgain(ctx context.Context, p *pool, e effect, build func(sto
 
 // sender is a connection, or a transaction on one.
 type sender interface {
+	Conn() *pgx.Conn
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
 // send sends one batch and reads what comes back. Rows arrive before the
 // transaction commits: only the nil of Close makes them true.
 func (s *Store) send(ctx context.Context, to sender, queries []query) error {
+	teachArrays(to.Conn().TypeMap())
 	b := &pgx.Batch{}
 	for _, q := range queries {
 		b.Queue(q.sql.of(s.dialect), q.args...).Query(func(rows pgx.Rows) error { return readRows(rows, q) })
@@ -70,15 +72,16 @@ func (s *Store) send(ctx context.Context, to sender, queries []query) error {
 }
 
 func readRows(rows pgx.Rows, q query) error {
-	var r row
-	for rows.Next() {
+	for first := true; rows.Next(); first = false {
 		if q.row == nil {
 			continue
 		}
-		if err := r.take(rows); err != nil {
-			return err
+		if first { // all rows have the same columns
+			if err := readable(rows); err != nil {
+				return err
+			}
 		}
-		if err := q.row(r); err != nil {
+		if err := q.row(row{values: rows.RawValues()}); err != nil {
 			return err
 		}
 	}

@@ -262,6 +262,65 @@ func (c *chorus) scanOne(name string, store storage.Store) map[claim.Key]bool {
 	return seen
 }
 
+// tallyAll demands the same counts of every store.
+func (c *chorus) tallyAll(step storage.TenantStep) {
+	c.t.Helper()
+	want := c.tallyOne("the model", c.Model, step)
+	for _, v := range c.voices {
+		if got := c.tallyOne(v.name, v.store, step); !maps.Equal(got, want) {
+			c.t.Fatalf("Tally of %s, %+v\ngot  %+v\nwant %+v", v.name, step, got, want)
+		}
+	}
+}
+
+func (c *chorus) tallyOne(name string, store storage.Store, step storage.TenantStep) map[string]storage.Counts {
+	c.t.Helper()
+	sum := map[string]storage.Counts{}
+	for range pagesMax {
+		tallied, err := store.Tally(c.t.Context(), step)
+		if err != nil {
+			c.t.Fatalf("Tally of %s: %v", name, err)
+		}
+		for consumer, counts := range tallied.Counts {
+			sum[consumer] = sum[consumer].Plus(counts)
+		}
+		if step.Cursor = tallied.Cursor; step.Cursor == nil {
+			return sum
+		}
+	}
+	c.t.Fatalf("Tally of %s does not end within %d steps", name, pagesMax)
+	return nil
+}
+
+// purgeAll purges a tenant from the model and every store. All must delete the
+// same number of records.
+func (c *chorus) purgeAll(step storage.TenantStep) int {
+	c.t.Helper()
+	want := c.purgeOne("the model", c.Model, step)
+	for _, v := range c.voices {
+		if got := c.purgeOne(v.name, v.store, step); got != want {
+			c.t.Fatalf("%s purged %d records, the model %d", v.name, got, want)
+		}
+	}
+	return want
+}
+
+func (c *chorus) purgeOne(name string, store storage.Store, step storage.TenantStep) (deleted int) {
+	c.t.Helper()
+	for range pagesMax {
+		purged, err := store.Purge(c.t.Context(), step)
+		if err != nil {
+			c.t.Fatalf("Purge of %s: %v", name, err)
+		}
+		deleted += purged.Deleted
+		if step.Cursor = purged.Cursor; step.Cursor == nil {
+			return deleted
+		}
+	}
+	c.t.Fatalf("Purge of %s does not end within %d steps", name, pagesMax)
+	return 0
+}
+
 // peek reads records from the model alone.
 func (c *chorus) peek(keys ...claim.Key) []claim.Record {
 	c.t.Helper()

@@ -20,6 +20,8 @@ const (
 	SweepStep   Method = "Sweep"
 	ListPage    Method = "List"
 	Scan        Method = "Scan"
+	TallyStep   Method = "Tally"
+	PurgeStep   Method = "Purge"
 )
 
 // Counting counts the calls that reach a store, and their items. The budgets
@@ -110,6 +112,24 @@ func (c *Counting) List(ctx context.Context, l storage.List) (storage.Page, erro
 	page, err := c.Store.List(ctx, l)
 	c.count(ListPage, len(page.Records))
 	return page, err
+}
+
+// Tally implements storage.Store; its items are the records counted.
+func (c *Counting) Tally(ctx context.Context, step storage.TenantStep) (storage.Tallied, error) {
+	tallied, err := c.Store.Tally(ctx, step)
+	keys := 0
+	for _, counts := range tallied.Counts {
+		keys += int(counts.Keys)
+	}
+	c.count(TallyStep, keys)
+	return tallied, err
+}
+
+// Purge implements storage.Store; its items are the records looked at.
+func (c *Counting) Purge(ctx context.Context, step storage.TenantStep) (storage.Purged, error) {
+	purged, err := c.Store.Purge(ctx, step)
+	c.count(PurgeStep, purged.Looked)
+	return purged, err
 }
 
 // Scan implements storage.Store; its items are the keys it was called with.

@@ -5,6 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 )
 
@@ -66,6 +67,13 @@ func (h *script) pick(t *rapid.T, interesting func(*claim.Record) bool) claim.Ke
 		return rapid.SampledFrom(preferred).Draw(t, "key")
 	}
 	return rapid.SampledFrom(stored).Draw(t, "key")
+}
+
+func drawTenantStep(t *rapid.T) storage.TenantStep {
+	return storage.TenantStep{
+		Tenant: rapid.SampledFrom(historyTenants).Draw(t, "tenant"),
+		Limit:  rapid.SampledFrom([]int{1, 2, 40}).Draw(t, "limit"),
+	}
 }
 
 func drawAttempt(t *rapid.T) claim.AttemptID {

@@ -160,6 +160,16 @@ func (f *Faulty) List(ctx context.Context, l storage.List) (storage.Page, error)
 	return whole(ctx, f, ListPage, func() (storage.Page, error) { return f.Store.List(ctx, l) })
 }
 
+// Tally implements storage.Store.
+func (f *Faulty) Tally(ctx context.Context, step storage.TenantStep) (storage.Tallied, error) {
+	return whole(ctx, f, TallyStep, func() (storage.Tallied, error) { return f.Store.Tally(ctx, step) })
+}
+
+// Purge implements storage.Store.
+func (f *Faulty) Purge(ctx context.Context, step storage.TenantStep) (storage.Purged, error) {
+	return whole(ctx, f, PurgeStep, func() (storage.Purged, error) { return f.Store.Purge(ctx, step) })
+}
+
 // Scan implements storage.Store.
 func (f *Faulty) Scan(ctx context.Context, each func(claim.Key) error) error {
 	_, err := whole(ctx, f, Scan, func() (struct{}, error) { return struct{}{}, f.Store.Scan(ctx, each) })

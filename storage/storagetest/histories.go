@@ -44,6 +44,7 @@ func Histories(t *testing.T, backends map[string]Backend) {
 		if err := CheckInvariants(h.history); err != nil {
 			rt.Fatalf("%v", err)
 		}
+		h.purge(rt)
 		for _, v := range h.chorus.voices {
 			if err := v.store.Close(); err != nil {
 				rt.Fatalf("Close of %s: %v", v.name, err)
@@ -57,7 +58,7 @@ func (h *script) actions() map[string]func(*rapid.T) {
 		"claim": h.claim, "claim again": h.claim, "transition": h.transition, "transition again": h.transition,
 		"verb": h.verb, "monitor": h.monitor, "swap": h.swap,
 		"advance": h.advance, "to a boundary": h.boundary, "to another boundary": h.boundary, "clock goes back": h.back,
-		"sweep": h.sweep, "read": h.read, "reopen": h.reopen,
+		"sweep": h.sweep, "read": h.read, "tally": h.tally, "reopen": h.reopen,
 	}
 }
 
@@ -268,6 +269,20 @@ func (h *script) read(t *rapid.T) {
 	h.chorus.listAll(l)
 }
 
+func (h *script) tally(t *rapid.T) {
+	step := drawTenantStep(t)
+	t.Logf("tally %+v", step)
+	h.chorus.tallyAll(step)
+}
+
+// purge ends a history: the ID of a tenant that was purged is never used again.
+func (h *script) purge(t *rapid.T) {
+	step := drawTenantStep(t)
+	t.Logf("purge %+v: %d records", step, h.chorus.purgeAll(step))
+	h.readAll()
+	h.reopen(t)
+}
+
 // reopen restarts the stores on a clock that is not behind what they have seen:
 // what only a read has seen need not be remembered.
 func (h *script) reopen(t *rapid.T) {
@@ -285,5 +300,6 @@ func (h *script) readAll() {
 	h.chorus.scanAll()
 	for _, tenant := range historyTenants {
 		h.chorus.listAll(storage.List{Tenant: tenant, Limit: 3})
+		h.chorus.tallyAll(storage.TenantStep{Tenant: tenant, Limit: storage.TenantStepMax})
 	}
 }

@@ -58,7 +58,7 @@ func allCases() []testCase {
 	var all []testCase
 	for _, subject := range [][]testCase{
 		insertCases, keyCases, raceCases, getCases, transitionCases, replaceCases,
-		sweepCases, sweepRaceCases, listCases, scanCases, roundTripCases, lifeCases,
+		sweepCases, sweepRaceCases, listCases, scanCases, tallyCases, purgeCases, roundTripCases, lifeCases,
 	} {
 		all = append(all, subject...)
 	}
