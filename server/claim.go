@@ -3,12 +3,12 @@ package server
 import (
 	"context"
 	"sync"
+	"time"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/arbiter"
 	"github.com/warifu/warifu/server/fault"
 	"github.com/warifu/warifu/server/interceptor"
-	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage/claim"
 )
 
@@ -28,15 +28,14 @@ func (s *claims) Claim(ctx context.Context, m *warifuv1.ClaimRequest) (*warifuv1
 		return nil, f
 	}
 	call.About(m.GetConsumer(), m.GetEventId())
-	var a arbiter.Answered
 	asked := call.Began // the decision is not older
+	var a arbiter.Answered
 	if wait > 0 {
-		call.Park()
-		a = s.arbiter.ClaimWait(ctx, r, wait, func() { asked = s.clock() })
+		a = s.askWait(ctx, e, call, r, wait, func() { asked = s.clock() })
 	} else {
-		a = s.arbiter.ClaimOne(ctx, r)
+		a = s.ask(ctx, e, call, []claim.Request{r})[0]
 	}
-	if f := settle(ctx, e.consumer, &a); f != nil {
+	if f := settle(&a); f != nil {
 		s.metrics.claimFailed(f, 1)
 		return nil, f
 	}
@@ -50,17 +49,26 @@ func (s *claims) Claim(ctx context.Context, m *warifuv1.ClaimRequest) (*warifuv1
 	return &reply.response, nil
 }
 
-// settle applies the failure policy: a claim that the store cannot answer is
-// UNPROTECTED where the consumer is FAIL_OPEN and somebody is there to hear it.
-// It returns the fault of a claim that has no decision.
-func settle(ctx context.Context, c *tenant.Consumer, a *arbiter.Answered) *fault.Fault {
+// askWait is ask for one claim that waits for another attempt to end.
+func (s *claims) askWait(
+	ctx context.Context, e *edge, call *interceptor.Call, r claim.Request, wait time.Duration, asked func(),
+) arbiter.Answered {
+	rs, out := []claim.Request{r}, make([]arbiter.Answered, 1)
+	if len(s.admit(ctx, e, rs, out)) == 1 {
+		call.Park()
+		out[0] = s.arbiter.ClaimWait(ctx, r, wait, asked)
+		s.note(e, rs, out)
+	}
+	s.protect(ctx, e, call, rs, out)
+	return out[0]
+}
+
+// settle returns the fault of a claim that has no decision.
+func settle(a *arbiter.Answered) *fault.Fault {
 	switch {
 	case a.Err == nil && a.Decision == claim.AttemptEnded:
 		return errAttemptEnded
 	case a.Err == nil:
-		return nil
-	case c.OnUnavailable == tenant.FailOpen && unanswered(a.Err) && ctx.Err() == nil:
-		*a = arbiter.Answered{Answer: claim.Answer{Decision: claim.Unprotected}}
 		return nil
 	}
 	return writeFault(a.Err)
@@ -86,9 +94,9 @@ func (s *claims) BatchClaim(ctx context.Context, m *warifuv1.BatchClaimRequest) 
 	w := newClaimWork(s.Server, call, items)
 	b := batch[*warifuv1.ClaimRequest, claim.Request, arbiter.Answered]{
 		rooms: &claimRooms, check: w.check, fail: w.fail,
-		ask: func(rs []claim.Request) []arbiter.Answered { return s.arbiter.Claim(ctx, rs) },
+		ask: func(rs []claim.Request) []arbiter.Answered { return s.ask(ctx, w.edge, call, rs) },
 		settle: func(i int, r *claim.Request, a *arbiter.Answered) *fault.Fault {
-			if f := settle(ctx, w.edge.policy(r.Key.Consumer), a); f != nil {
+			if f := settle(a); f != nil {
 				return f
 			}
 			w.answer(i, r, &a.Answer)

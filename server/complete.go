@@ -23,7 +23,7 @@ func (s *claims) Complete(ctx context.Context, m *warifuv1.CompleteRequest) (*wa
 		return nil, f
 	}
 	call.About(m.GetConsumer(), m.GetEventId())
-	r := s.arbiter.Transition(ctx, ts)[0]
+	r := s.transition(ctx, e, ts)[0]
 	s.metrics.transition(claim.Complete, &r)
 	if r.Err != nil {
 		return nil, writeFault(r.Err)
@@ -31,6 +31,23 @@ func (s *claims) Complete(ctx context.Context, m *warifuv1.CompleteRequest) (*wa
 	reply := &completeReply{}
 	reply.fill(m, &r.Reply)
 	return &reply.response, nil
+}
+
+// transition has the arbiter finish granted work, which is charged and never
+// refused.
+func (s *Server) transition(ctx context.Context, e *edge, ts []claim.Transition) []arbiter.Replied {
+	if s.quotas == nil {
+		return s.arbiter.Transition(ctx, ts)
+	}
+	limits := s.limits(e.tenant)
+	s.quotas.ChargeItems(e.tenant.ID, &limits, len(ts))
+	rs := s.arbiter.Transition(ctx, ts)
+	for i := range ts {
+		if rs[i].Err == nil {
+			s.quotas.NoteTransition(e.tenant.ID, &ts[i], &rs[i].Reply)
+		}
+	}
+	return rs
 }
 
 func (e *edge) complete(m *warifuv1.CompleteRequest, t *claim.Transition) (f *fault.Fault) {
@@ -89,7 +106,7 @@ func (s *claims) BatchComplete(ctx context.Context, m *warifuv1.BatchCompleteReq
 	}
 	e := s.edge(call)
 	e.begun = true
-	transitions(ctx, s, claim.Complete, items, e.complete, fail, func(i int, r *claim.Reply) {
+	transitions(ctx, s, e, claim.Complete, items, e.complete, fail, func(i int, r *claim.Reply) {
 		item := &slab[i]
 		item.reply.fill(items[i], r)
 		item.complete.Complete = &item.reply.response
@@ -102,12 +119,12 @@ var transitionRooms sync.Pool // of *room[claim.Transition]
 
 // transitions makes one kind of transition for the items of a batch.
 func transitions[M any](
-	ctx context.Context, s *claims, kind claim.TransitionKind, items []M,
+	ctx context.Context, s *claims, e *edge, kind claim.TransitionKind, items []M,
 	check func(M, *claim.Transition) *fault.Fault, fail func(int, *fault.Fault), answer func(int, *claim.Reply),
 ) {
 	b := batch[M, claim.Transition, arbiter.Replied]{
 		rooms: &transitionRooms, check: check, fail: fail,
-		ask: func(ts []claim.Transition) []arbiter.Replied { return s.arbiter.Transition(ctx, ts) },
+		ask: func(ts []claim.Transition) []arbiter.Replied { return s.transition(ctx, e, ts) },
 		settle: func(i int, _ *claim.Transition, r *arbiter.Replied) *fault.Fault {
 			s.metrics.transition(kind, r)
 			if r.Err != nil {

@@ -7,6 +7,8 @@ import (
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/arbiter"
 	"github.com/warifu/warifu/server/fault"
+	"github.com/warifu/warifu/server/interceptor"
+	"github.com/warifu/warifu/server/quota"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 )
@@ -48,6 +50,8 @@ var rows = []row{
 		"too many requests wait; nothing was applied, ask again after retry_after"},
 	{tenant.ErrUnknownConsumer, warifuv1.Reason_REASON_UNKNOWN_CONSUMER, false,
 		"the tenant accepts declared consumers only; declare this one or correct its name"},
+	{tenant.ErrFaultyConsumer, warifuv1.Reason_REASON_PRECONDITION, false,
+		"the stored policy of this consumer cannot be followed; nothing was applied: its administrator has to put it right"},
 	{context.DeadlineExceeded, warifuv1.Reason_REASON_DEADLINE_EXCEEDED, false,
 		"the deadline ended before the work began; nothing was applied"},
 	{context.Canceled, warifuv1.Reason_REASON_CANCELED, false,
@@ -72,6 +76,10 @@ func writeFault(err error) *fault.Fault {
 	var f *fault.Fault
 	if errors.As(err, &f) {
 		return f
+	}
+	var over quota.Exceeded
+	if errors.As(err, &over) {
+		return interceptor.QuotaFault(over)
 	}
 	r, known := errorRow(err)
 	if !known {

@@ -11,15 +11,20 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect/v2"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
+	adminapi "github.com/warifu/warifu/server/admin"
 	"github.com/warifu/warifu/server/arbiter"
 	"github.com/warifu/warifu/server/fault"
 	"github.com/warifu/warifu/server/interceptor"
+	"github.com/warifu/warifu/server/journal"
+	"github.com/warifu/warifu/server/quota"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/claim"
 )
 
 // sentinels are all exported ones of the packages that the server calls;
@@ -31,14 +36,20 @@ var sentinels = map[string]error{
 	"storage.ErrRepeatedKey": storage.ErrRepeatedKey, "storage.ErrBatchTooLarge": storage.ErrBatchTooLarge,
 	"storage.ErrCursor":     storage.ErrCursor,
 	"arbiter.ErrOverloaded": arbiter.ErrOverloaded, "arbiter.ErrNotSent": arbiter.ErrNotSent,
-	"tenant.ErrUnknownConsumer": tenant.ErrUnknownConsumer,
+	"tenant.ErrUnknownConsumer": tenant.ErrUnknownConsumer, "tenant.ErrFaultyConsumer": tenant.ErrFaultyConsumer,
 }
+
+// notOfCalls are sentinels that no call meets: they are for who starts a server.
+var notOfCalls = map[string]bool{"tenant.ErrNotLoaded": true, "tenant.ErrStopped": true}
 
 func TestEverySentinel(t *testing.T) {
 	t.Parallel()
 	found := 0
 	for pkg, dir := range map[string]string{"storage": "../storage", "arbiter": "arbiter", "tenant": "tenant"} {
 		for _, name := range exportedErrors(t, dir) {
+			if notOfCalls[pkg+"."+name] {
+				continue
+			}
 			found++
 			if sentinels[pkg+"."+name] == nil {
 				t.Errorf("%s.%s has no row in errors.go and is not in this test", pkg, name)
@@ -98,6 +109,11 @@ var madeElsewhere = map[warifuv1.Reason]error{
 	warifuv1.Reason_REASON_PERMISSION_DENIED: nil, // interceptor.Authenticate: TestScopes
 	warifuv1.Reason_REASON_ATTEMPT_ENDED:     errAttemptEnded,
 	warifuv1.Reason_REASON_RESTORED:          nil, // no driver can restore yet
+	warifuv1.Reason_REASON_TENANT_SUSPENDED:  nil, // interceptor.Authenticate: TestOperatorsDay
+	warifuv1.Reason_REASON_QUOTA_EXCEEDED:    interceptor.QuotaFault(quota.ShareExceeded()),
+	warifuv1.Reason_REASON_NOT_FOUND:         adminapi.ErrNoTenant,
+	warifuv1.Reason_REASON_ALREADY_EXISTS:    nil, // package admin: TestChangeIsMadeOnce
+	warifuv1.Reason_REASON_CONFLICT:          movedOn(&storage.Found{Record: claim.Record{State: claim.Released, ExpiresAt: claim.Never}}),
 }
 
 // TestEveryReason: each reason is made by a sentinel or by somebody who is
@@ -176,13 +192,41 @@ func TestGoneCallerFailsClosed(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := &tenant.Consumer{OnUnavailable: tenant.FailOpen}
-	a := arbiter.Answered{Err: storage.ErrUnknown}
-	if f := settle(gone, c, &a); f == nil || f.Reason != warifuv1.Reason_REASON_OUTCOME_UNKNOWN {
-		t.Errorf("a caller who is gone is told %v", f)
+	j, err := journal.New(journal.Config{Dir: filepath.Join(t.TempDir(), "journal"), Clock: time.Now})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if f := settle(t.Context(), c, &a); f != nil {
-		t.Errorf("a caller who is there is told %v", f)
+	defer func() {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	call := &interceptor.Call{Principal: &tenant.Principal{KeyID: "k"}, RequestID: "r"}
+	ask := func(ctx context.Context, j *journal.Journal) arbiter.Answered {
+		s := &Server{journal: j}
+		e := &edge{name: "c", consumer: &tenant.Consumer{OnUnavailable: tenant.FailOpen}}
+		rs := []claim.Request{{Key: claim.Key{Tenant: 1, Consumer: "c", EventID: "e"}, Attempt: claim.AttemptID{1}}}
+		as := []arbiter.Answered{{Err: storage.ErrUnknown}}
+		s.protect(ctx, e, call, rs, as)
+		return as[0]
+	}
+	if a := ask(gone, j); a.Err == nil {
+		t.Error("a caller who is gone is unprotected")
+	}
+	if a := ask(t.Context(), nil); a.Err == nil || writeFault(a.Err).Reason != warifuv1.Reason_REASON_OUTCOME_UNKNOWN {
+		t.Errorf("without a journal: %+v", a)
+	}
+	if a := ask(t.Context(), j); a.Err != nil || a.Decision != claim.Unprotected {
+		t.Errorf("a caller who is there: %+v", a)
+	}
+	entries := 0
+	for r, err := range j.All(0) {
+		if entries++; err != nil || r.Key.EventID != "e" || r.RequestID != "r" || r.KeyID != "k" {
+			t.Errorf("the journal has %+v, %v", r, err)
+		}
+	}
+	if entries != 1 {
+		t.Errorf("the journal has %d entries", entries)
 	}
 }
 

@@ -37,7 +37,7 @@ func (s *claims) Extend(ctx context.Context, m *warifuv1.ExtendRequest) (*warifu
 	}
 	e := s.edge(call)
 	e.begun = true
-	transitions(ctx, s, claim.Extend, items, e.extend, fail, func(i int, r *claim.Reply) { slab[i].fill(items[i], r) })
+	transitions(ctx, s, e, claim.Extend, items, e.extend, fail, func(i int, r *claim.Reply) { slab[i].fill(items[i], r) })
 	return &warifuv1.ExtendResponse{Results: results, ProtocolVersion: protocolVersion}, nil
 }
 

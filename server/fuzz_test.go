@@ -28,7 +28,7 @@ func FuzzKey(f *testing.F) {
 	table := mustTable(f)
 	shop, _ := table.Tenant("shop")
 	f.Fuzz(func(t *testing.T, consumer, eventID string) {
-		e := &edge{tenant: shop}
+		e := &edge{tenant: shop, principal: &tenant.Principal{Tenant: shop}}
 		key, bad := e.key(consumer, eventID)
 		okConsumer := consumer != "" && len(consumer) <= claim.ConsumerCharsMax &&
 			strings.Trim(consumer, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-") == ""
@@ -86,7 +86,7 @@ func FuzzDigests(f *testing.F) {
 			ms = append(ms, &warifuv1.Digest{Scheme: scheme, Value: value})
 			scheme, value, other, otherValue = other, otherValue, scheme+string(rune('a'+i%26)), value
 		}
-		e, r, slab := &edge{tenant: shop, consumer: c}, &claim.Request{}, make([]claim.Digest, 0, claim.DigestsMax)
+		e, r, slab := &edge{tenant: shop, principal: &tenant.Principal{Tenant: shop}, consumer: c}, &claim.Request{}, make([]claim.Digest, 0, claim.DigestsMax)
 		if bad := e.digests(ms, r, &slab); bad != nil {
 			if bad.Limit == "" || !strings.HasPrefix(bad.Field, "digests") {
 				t.Fatalf("refused without field and limit: %v", bad)

@@ -31,6 +31,9 @@ func (s *Server) checks(ctx context.Context) []check {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	out := []check{{name: "arbiter"}, {name: "draining"}, {name: "store", err: s.store.Ready(ctx)}}
+	if s.synced != nil {
+		out = append(out, check{name: "directory", err: s.synced.Ready()})
+	}
 	if !s.running() {
 		out[0].err = errors.New("the arbiter does not run")
 	}
@@ -58,6 +61,18 @@ func (s *Server) ready(ctx context.Context) (bool, []check) {
 		s.started.Store(true)
 	}
 	return verdict == isReady, all
+}
+
+// Ready returns why claims should not be sent here, nil when they may be.
+func (s *Server) Ready(ctx context.Context) error {
+	_, all := s.ready(ctx)
+	var faults []error
+	for i := range all {
+		if all[i].err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", all[i].name, all[i].err))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // Verdicts of a readiness check; 0 is none yet.
@@ -114,6 +129,7 @@ func writeHealth(w http.ResponseWriter, ok bool, text string) {
 // healthServices are the names that gRPC health knows, beside "" for all.
 var healthServices = map[string]bool{
 	"": true, warifuv1connect.ClaimServiceName: true, warifuv1connect.ClaimAdminServiceName: true,
+	warifuv1connect.TenantAdminServiceName: true, warifuv1connect.PlatformAdminServiceName: true,
 }
 
 // grpcHealth answers gRPC health checks by readiness.

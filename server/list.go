@@ -2,16 +2,15 @@ package server
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/fault"
-	"github.com/warifu/warifu/server/interceptor"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
@@ -20,10 +19,6 @@ import (
 const (
 	pageSizeMax     = 500
 	pageSizeDefault = 50
-	// pageTokenCharsMax bounds what is decoded before its MAC is checked; a
-	// cursor holds a consumer, an event ID and little more.
-	pageTokenCharsMax = 4096
-	macBytes          = 16
 )
 
 var (
@@ -31,7 +26,10 @@ var (
 	limitPrefix   = fmt.Sprintf("at most %d bytes of UTF-8 without NUL; needs consumer", claim.EventIDBytesMax)
 )
 
-const limitStates = "states that records can have"
+const (
+	limitStates       = "states that records can have"
+	limitOwnConsumers = "a consumer that this API key may see"
+)
 
 // admin serves warifu.v1.ClaimAdminService.
 type admin struct {
@@ -40,42 +38,89 @@ type admin struct {
 
 // ListClaims pages through the tenant's records. Result bodies are not loaded.
 func (s *admin) ListClaims(ctx context.Context, m *warifuv1.ListClaimsRequest) (*warifuv1.ListClaimsResponse, error) {
-	call := interceptor.CallFrom(ctx)
-	l, f := s.list(call, m)
+	of, err := s.acting(ctx, m.GetTenant())
+	if err != nil {
+		return nil, err
+	}
+	l, f := s.list(of, m)
 	if f != nil {
 		return nil, f
 	}
-	page, err := s.store.List(ctx, l)
-	if err != nil {
-		return nil, readFault(err)
+	page, listErr := s.store.List(ctx, l.List)
+	if listErr != nil {
+		return nil, readFault(listErr)
 	}
 	res := &warifuv1.ListClaimsResponse{Claims: make([]*warifuv1.ClaimRecord, 0, len(page.Records))}
 	for i := range page.Records {
-		if rec := &page.Records[i]; !rec.Expired(page.Now) {
+		if rec := &page.Records[i]; l.shows(rec, page.Now) {
 			res.Claims = append(res.Claims, recordMessage(rec, page.Now))
 		}
 	}
 	if page.Cursor != nil {
-		res.NextPageToken = s.tokens.seal(&l, page.Cursor)
+		res.NextPageToken = s.tokens.Seal(page.Cursor, l.bound()...)
 	}
 	return res, nil
 }
 
-func (s *admin) list(call *interceptor.Call, m *warifuv1.ListClaimsRequest) (storage.List, *fault.Fault) {
-	l := storage.List{
-		Tenant: call.Principal.Tenant.ID, Consumer: m.GetConsumer(), Prefix: m.GetEventIdPrefix(), Limit: pageSizeDefault,
+// filter is what a list, or a bulk action, looks for.
+type filter interface {
+	GetConsumer() string
+	GetEventIdPrefix() string
+	GetStates() []warifuv1.State
+	GetAgeMin() *durationpb.Duration
+	GetPageToken() string
+}
+
+// listing is a list with what the store does not filter.
+type listing struct {
+	storage.List
+	ageMin time.Duration
+	what   string // of several lists with the same filter
+}
+
+// shows reports whether a record of the store's page is in the list.
+func (l *listing) shows(rec *claim.Record, now claim.Time) bool {
+	return !rec.Expired(now) && (l.ageMin == 0 || now.Sub(rec.ClaimedAt) >= l.ageMin)
+}
+
+// bound is what a page token is bound to: tenant and filter.
+func (l *listing) bound() [][]byte {
+	states := make([]byte, 0, len(l.States))
+	for _, s := range l.States {
+		states = append(states, byte(s))
 	}
+	number := func(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) } //nolint:gosec // its bits
+	return [][]byte{[]byte(l.what), number(int64(l.Tenant)), []byte(l.Consumer), []byte(l.Prefix), states, number(int64(l.ageMin))}
+}
+
+func (s *admin) list(of *actor, m *warifuv1.ListClaimsRequest) (listing, *fault.Fault) {
+	if m.GetPageSize() > pageSizeMax {
+		return listing{}, fault.Invalid("page_size", limitPageSize)
+	}
+	limit := pageSizeDefault
+	if m.GetPageSize() > 0 {
+		limit = int(m.GetPageSize())
+	}
+	return s.filtered(of, "claims", m, limit)
+}
+
+// filtered checks a filter and opens its page token.
+func (s *admin) filtered(of *actor, what string, m filter, limit int) (listing, *fault.Fault) {
+	l := listing{what: what, List: storage.List{Tenant: of.tenant.ID, Consumer: m.GetConsumer(), Prefix: m.GetEventIdPrefix(), Limit: limit}}
 	if l.Consumer != "" && !tenant.ValidConsumer(l.Consumer) {
 		return l, fault.Invalid("consumer", limitConsumer)
+	}
+	if !of.call.Principal.Consumer(l.Consumer) {
+		return l, fault.Invalid("consumer", limitOwnConsumers)
 	}
 	if l.Prefix != "" && (l.Consumer == "" || !validEventID(l.Prefix)) {
 		return l, fault.Invalid("event_id_prefix", limitPrefix)
 	}
-	if m.GetPageSize() > pageSizeMax {
-		return l, fault.Invalid("page_size", limitPageSize)
-	}
-	if m.GetPageSize() > 0 {
-		l.Limit = int(m.GetPageSize())
+	if m.GetAgeMin() != nil {
+		var ok bool
+		if l.ageMin, ok = span(m.GetAgeMin()); !ok || l.ageMin < 0 {
+			return l, fault.Invalid("age_min", "a length of time, not negative")
+		}
 	}
 	for i, st := range m.GetStates() {
 		at := slices.Index(states[:], st)
@@ -90,48 +135,11 @@ func (s *admin) list(call *interceptor.Call, m *warifuv1.ListClaimsRequest) (sto
 	if m.GetPageToken() == "" {
 		return l, nil
 	}
-	cursor, ok := s.tokens.open(&l, m.GetPageToken())
+	cursor, ok := s.tokens.Open(m.GetPageToken(), l.bound()...)
 	if !ok {
 		return l, fault.New(warifuv1.Reason_REASON_INVALID_PAGE_TOKEN,
 			"page_token: not one of ours, or made for another filter; begin again without one")
 	}
 	l.Cursor = cursor
 	return l, nil
-}
-
-// pageTokens seals cursors to the tenant and filter they were made for, so
-// that a token can be neither made up nor used elsewhere.
-type pageTokens struct{ key []byte }
-
-func (p *pageTokens) seal(l *storage.List, cursor []byte) string {
-	return base64.RawURLEncoding.EncodeToString(append(p.mac(l, cursor), cursor...))
-}
-
-func (p *pageTokens) open(l *storage.List, token string) (cursor []byte, ok bool) {
-	if len(token) > pageTokenCharsMax {
-		return nil, false
-	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(raw) < macBytes {
-		return nil, false
-	}
-	cursor = raw[macBytes:]
-	return cursor, hmac.Equal(raw[:macBytes], p.mac(l, cursor))
-}
-
-// mac covers tenant, filter and position, each preceded by its length.
-func (p *pageTokens) mac(l *storage.List, cursor []byte) []byte {
-	h := hmac.New(sha256.New, p.key)
-	var b []byte
-	b = binary.BigEndian.AppendUint64(b, uint64(l.Tenant)) //nolint:gosec // its bits
-	b = binary.AppendUvarint(b, uint64(len(l.Consumer)))
-	b = append(b, l.Consumer...)
-	b = binary.AppendUvarint(b, uint64(len(l.Prefix)))
-	b = append(b, l.Prefix...)
-	b = binary.AppendUvarint(b, uint64(len(l.States)))
-	for _, s := range l.States {
-		b = append(b, byte(s))
-	}
-	h.Write(append(b, cursor...))
-	return h.Sum(nil)[:macBytes:macBytes]
 }

@@ -5,6 +5,7 @@ import (
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/interceptor"
+	"github.com/warifu/warifu/server/quota"
 	"github.com/warifu/warifu/storage/claim"
 )
 
@@ -18,6 +19,12 @@ func (s *claims) Lookup(ctx context.Context, m *warifuv1.LookupRequest) (*warifu
 		return nil, f
 	}
 	call.About(m.GetConsumer(), m.GetEventId())
+	if s.quotas != nil {
+		limits := s.limits(e.tenant)
+		if n, after := s.quotas.TakeItems(e.tenant.ID, &limits, 1); n == 0 {
+			return nil, interceptor.QuotaFault(quota.ItemsExceeded(&limits, after))
+		}
+	}
 	found, err := s.arbiter.Lookup(ctx, []claim.Key{key})
 	if err != nil {
 		return nil, readFault(err)

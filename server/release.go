@@ -18,7 +18,7 @@ func (s *claims) Release(ctx context.Context, m *warifuv1.ReleaseRequest) (*wari
 		return nil, f
 	}
 	call.About(m.GetConsumer(), m.GetEventId())
-	r := s.arbiter.Transition(ctx, ts)[0]
+	r := s.transition(ctx, e, ts)[0]
 	s.metrics.transition(claim.Release, &r)
 	if r.Err != nil {
 		return nil, writeFault(r.Err)

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -24,11 +25,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/warifu/warifu/api/gen/warifu/v1/warifuv1connect"
+	adminapi "github.com/warifu/warifu/server/admin"
 	"github.com/warifu/warifu/server/arbiter"
 	"github.com/warifu/warifu/server/interceptor"
+	"github.com/warifu/warifu/server/journal"
+	"github.com/warifu/warifu/server/overload"
+	"github.com/warifu/warifu/server/pagetoken"
+	"github.com/warifu/warifu/server/quota"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
+	"github.com/warifu/warifu/storage/registry"
 )
 
 // Bounds and their defaults.
@@ -39,8 +46,6 @@ const (
 	// CallTimeoutDefault is the longest a call may take: the longest wait, and
 	// time for the store before and after it.
 	CallTimeoutDefault = claim.WaitMax + 10*time.Second
-	// pageTokenKeyMin is what a configured page-token key must have at least.
-	pageTokenKeyMin = 16
 )
 
 // Config of a Server. Store, Directory and Clock are required; other zero
@@ -62,7 +67,8 @@ type Config struct {
 	Registry *prometheus.Registry
 	// Version is the program's, for warifu_build_info. "unknown" when empty.
 	Version string
-	// InFlightMax bounds calls in flight; a fifth of them is reserved for
+	// InFlightMax bounds calls in flight, and how many of them may ask the store
+	// at once, which is fewer when it is slow. A fifth of both is reserved for
 	// completions, extensions and releases. InFlightDefault when 0.
 	InFlightMax int
 	// CallTimeout is the longest a call may take. CallTimeoutDefault when 0, and
@@ -71,18 +77,56 @@ type Config struct {
 	// PageTokenKey seals page tokens. Replicas that share one accept each
 	// other's tokens. Random when empty, at least 16 bytes otherwise.
 	PageTokenKey []byte
+	// Quotas keep tenants apart; nil: there are none. QuotaDefaults hold for
+	// tenants that say nothing.
+	Quotas        *quota.Quotas
+	QuotaDefaults quota.Limits
+	// Journal takes unprotected runs before they are answered. Without one,
+	// consumers that are FAIL_OPEN fail closed. The server does not close it.
+	Journal *journal.Journal
+	// Synced keeps the directory up to date; nil: nobody does. A server is not
+	// ready before it has.
+	Synced *tenant.Syncer
+	// Platform is what administration needs. Without it tenants are those of the
+	// directory, and nobody can decide about claims.
+	Platform *Platform
 	// Arbiter tunes batching. Its Store is set from the one above.
 	Arbiter arbiter.Config
 }
 
+// Platform is what a server needs to administer tenants.
+type Platform struct {
+	// Registry keeps tenants, consumers, keys and the audit log.
+	Registry registry.Registry
+	// Refresh makes a change known to this server: tenant.Syncer's.
+	Refresh func(context.Context) error
+	// DataKeys seals results; nil: nothing is sealed.
+	DataKeys adminapi.DataKeys
+	// Owner names this process among all servers of the store.
+	Owner string
+	// Pause waits, or returns the context's error.
+	Pause func(context.Context, time.Duration) error
+	// Reserved is the largest tenant ID of the configuration.
+	Reserved claim.TenantID
+}
+
 // Server serves the API. It is safe for concurrent use.
 type Server struct {
-	store   storage.Store
-	clock   func() time.Time
-	arbiter *arbiter.Arbiter
+	store     storage.Store
+	directory *tenant.Directory
+	registry  registry.Registry // nil: there is no audit log
+	admin     *adminapi.Admin   // nil: tenants are not administered here
+	clock     func() time.Time
+	arbiter   *arbiter.Arbiter
+	synced    *tenant.Syncer
+	quotas    *quota.Quotas
+	journal   *journal.Journal
+
+	quotaDefaults quota.Limits
+
 	logger  *slog.Logger
 	metrics *metrics
-	tokens  *pageTokens
+	tokens  *pagetoken.Sealer
 	limiter *interceptor.Limiter
 	connect *connect.Server
 	public  http.Handler
@@ -107,7 +151,16 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		store: cfg.Store, clock: cfg.Clock, arbiter: arb, logger: cfg.Logger,
-		tokens: &pageTokens{key: cfg.PageTokenKey}, limiter: interceptor.NewLimiter(cfg.InFlightMax),
+		tokens: pagetoken.New(cfg.PageTokenKey), directory: cfg.Directory,
+		synced: cfg.Synced, quotas: cfg.Quotas, quotaDefaults: cfg.QuotaDefaults, journal: cfg.Journal,
+	}
+	if cfg.Platform != nil {
+		if err := s.administer(&cfg); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
+	}
+	if s.limiter, err = interceptor.NewLimiter(cfg.InFlightMax); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
 	}
 	if s.metrics, err = newMetrics(cfg.Registry, s, cfg.Version); err != nil {
 		return nil, fmt.Errorf("server: register metrics: %w", err)
@@ -130,9 +183,9 @@ func (c *Config) validate() error {
 	refuse(c.Store == nil, "Store is missing")
 	refuse(c.Directory == nil, "Directory is missing")
 	refuse(c.Clock == nil, "Clock is missing")
-	refuse(c.InFlightMax < 0, "InFlightMax is negative")
+	refuse(c.InFlightMax < 0 || c.InFlightMax > overload.CeilingMax, "InFlightMax is not within 0-1048576")
 	refuse(c.CallTimeout < 0 || c.CallTimeout > CallTimeoutDefault, "CallTimeout is not within 0-"+CallTimeoutDefault.String())
-	refuse(len(c.PageTokenKey) > 0 && len(c.PageTokenKey) < pageTokenKeyMin, "PageTokenKey is shorter than 16 bytes")
+	refuse(len(c.PageTokenKey) > 0 && len(c.PageTokenKey) < pagetoken.KeyBytesMin, "PageTokenKey is shorter than 16 bytes")
 	refuse(c.Arbiter.Store != nil && c.Arbiter.Store != c.Store, "Arbiter.Store is another store")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -161,17 +214,20 @@ func (c *Config) validate() error {
 func methods() interceptor.Methods {
 	reflection := &interceptor.Method{Name: "ServerReflectionInfo"}
 	return interceptor.Methods{
-		warifuv1connect.ClaimServiceClaimProcedure:           {Name: "Claim", Scope: tenant.ScopeClaim},
-		warifuv1connect.ClaimServiceBatchClaimProcedure:      {Name: "BatchClaim", Scope: tenant.ScopeClaim},
-		warifuv1connect.ClaimServiceCompleteProcedure:        {Name: "Complete", Scope: tenant.ScopeClaim, Kept: true},
-		warifuv1connect.ClaimServiceBatchCompleteProcedure:   {Name: "BatchComplete", Scope: tenant.ScopeClaim, Kept: true},
-		warifuv1connect.ClaimServiceExtendProcedure:          {Name: "Extend", Scope: tenant.ScopeClaim, Kept: true},
-		warifuv1connect.ClaimServiceReleaseProcedure:         {Name: "Release", Scope: tenant.ScopeClaim, Kept: true},
-		warifuv1connect.ClaimServiceGetPolicyProcedure:       {Name: "GetPolicy", Scope: tenant.ScopeClaim},
-		warifuv1connect.ClaimServiceLookupProcedure:          {Name: "Lookup", Scope: tenant.ScopeRead},
-		warifuv1connect.ClaimAdminServiceListClaimsProcedure: {Name: "ListClaims", Scope: tenant.ScopeRead},
-		reflectionProcedureV1:                                reflection,
-		reflectionProcedureV1Alpha:                           reflection,
+		warifuv1connect.ClaimServiceClaimProcedure:              {Name: "Claim", Tenant: true, Scope: tenant.ScopeClaim, Class: overload.Claim},
+		warifuv1connect.ClaimServiceBatchClaimProcedure:         {Name: "BatchClaim", Tenant: true, Scope: tenant.ScopeClaim, Class: overload.Claim},
+		warifuv1connect.ClaimServiceCompleteProcedure:           {Name: "Complete", Tenant: true, Scope: tenant.ScopeClaim, Class: overload.Finish},
+		warifuv1connect.ClaimServiceBatchCompleteProcedure:      {Name: "BatchComplete", Tenant: true, Scope: tenant.ScopeClaim, Class: overload.Finish},
+		warifuv1connect.ClaimServiceExtendProcedure:             {Name: "Extend", Tenant: true, Scope: tenant.ScopeClaim, Class: overload.Finish},
+		warifuv1connect.ClaimServiceReleaseProcedure:            {Name: "Release", Tenant: true, Scope: tenant.ScopeClaim, Class: overload.Finish},
+		warifuv1connect.ClaimServiceGetPolicyProcedure:          {Name: "GetPolicy", Tenant: true, Scope: tenant.ScopeClaim, Class: overload.Read},
+		warifuv1connect.ClaimServiceLookupProcedure:             {Name: "Lookup", Tenant: true, Scope: tenant.ScopeRead, Class: overload.Read},
+		warifuv1connect.ClaimAdminServiceListClaimsProcedure:    {Name: "ListClaims", Scope: tenant.ScopeRead, Class: overload.Console},
+		warifuv1connect.ClaimAdminServiceResolveClaimProcedure:  {Name: "ResolveClaim", Scope: tenant.ScopeResolve, Class: overload.Console},
+		warifuv1connect.ClaimAdminServiceForgetClaimProcedure:   {Name: "ForgetClaim", Scope: tenant.ScopeResolve, Class: overload.Console},
+		warifuv1connect.ClaimAdminServiceResolveClaimsProcedure: {Name: "ResolveClaims", Scope: tenant.ScopeResolve, Class: overload.Console},
+		reflectionProcedureV1:                                   reflection,
+		reflectionProcedureV1Alpha:                              reflection,
 	}
 }
 
@@ -180,24 +236,43 @@ const (
 	reflectionProcedureV1Alpha = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 )
 
+// administer prepares the administration of tenants.
+func (s *Server) administer(cfg *Config) (err error) {
+	p := cfg.Platform
+	s.registry = p.Registry
+	s.admin, err = adminapi.New(adminapi.Config{
+		Registry: p.Registry, Purger: cfg.Store, Refresh: p.Refresh, Quotas: cfg.Quotas, QuotaDefaults: cfg.QuotaDefaults, DataKeys: p.DataKeys, Tokens: s.tokens,
+		Owner: p.Owner, Clock: cfg.Clock, Pause: p.Pause, Reserved: p.Reserved, Logger: cfg.Logger,
+	})
+	return err
+}
+
 // register builds the dispatcher: interceptors, services and reflection.
 func (s *Server) register(cfg *Config) error {
 	table := methods()
+	if s.admin != nil {
+		maps.Copy(table, adminapi.Methods())
+	}
 	measured, err := interceptor.Metrics(cfg.Registry, table, cfg.Clock)
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	s.connect = connect.NewServer(
+	chain := []connect.ServerInterceptor{
 		interceptor.RequestID(table, cfg.Clock),
 		interceptor.Log(cfg.Logger, cfg.Clock),
 		measured,
 		interceptor.Recover(cfg.Logger),
 		interceptor.Authenticate(cfg.Directory),
-		interceptor.Limit(s.limiter),
-		interceptor.Deadline(cfg.CallTimeout),
-	)
+	}
+	if s.quotas != nil {
+		chain = append(chain, interceptor.Quota(s.quotas, s.quotaDefaults, s.limiter))
+	}
+	s.connect = connect.NewServer(append(chain, interceptor.Limit(s.limiter), interceptor.Deadline(cfg.CallTimeout))...)
 	warifuv1connect.RegisterClaimServiceHandler(s.connect, &claims{s})
 	warifuv1connect.RegisterClaimAdminServiceHandler(s.connect, &admin{s})
+	if s.admin != nil {
+		s.admin.Register(s.connect)
+	}
 	grpcreflect.Register(s.connect)
 	// Unknown methods go as far as RequestID, which serves what the table has.
 	s.connect.SetUnknownHandler(func(context.Context, connect.Spec, connect.ServerStream) error { return nil })
@@ -213,7 +288,15 @@ func (s *Server) register(cfg *Config) error {
 // returns. It can be called once.
 func (s *Server) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { s.stopped.Store(true) })()
-	return s.arbiter.Run(ctx)
+	if s.admin == nil {
+		return s.arbiter.Run(ctx)
+	}
+	background, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.admin.Run(background) }()
+	err := s.arbiter.Run(ctx)
+	cancel()
+	return errors.Join(err, <-ended)
 }
 
 // running reports whether calls reach the store.
@@ -243,5 +326,5 @@ func (s *Server) MetricsHandler() http.Handler { return s.scrape }
 
 // edge returns the checks for one call of the call's tenant.
 func (s *Server) edge(call *interceptor.Call) *edge {
-	return &edge{tenant: call.Principal.Tenant, now: claim.FromTime(call.Began)}
+	return &edge{tenant: call.Principal.Tenant, principal: call.Principal, now: claim.FromTime(call.Began)}
 }

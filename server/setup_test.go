@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ import (
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/api/gen/warifu/v1/warifuv1connect"
 	"github.com/warifu/warifu/server"
+	"github.com/warifu/warifu/server/journal"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
@@ -137,8 +139,17 @@ func setup(t *testing.T, opts ...option) *rig {
 		}
 		return fail(ctx, c)
 	}))
+	unprotected, err := journal.New(journal.Config{Dir: filepath.Join(t.TempDir(), "journal"), Clock: r.clock.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unprotected.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	cfg := server.Config{
-		Store: r.store, Directory: r.dir, Clock: r.clock.Now, Registry: r.registry, Version: "test",
+		Store: r.store, Directory: r.dir, Journal: unprotected, Clock: r.clock.Now, Registry: r.registry, Version: "test",
 		Logger: slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, opt := range opts {

@@ -45,7 +45,8 @@ const (
 // here, once, and nothing invalid goes further. It remembers the consumer it
 // looked up last, because batches mostly name one.
 type edge struct {
-	tenant *tenant.Tenant
+	tenant    *tenant.Tenant
+	principal *tenant.Principal
 	// begun: the call is about what was granted before. A strict tenant refuses
 	// claims of consumers that it no longer declares; refusing to finish theirs
 	// would only make duplicates.
@@ -61,6 +62,9 @@ func (e *edge) key(consumer, eventID string) (claim.Key, *fault.Fault) {
 		if !tenant.ValidConsumer(consumer) {
 			return claim.Key{}, fault.Invalid("consumer", limitConsumer)
 		}
+		if !e.principal.Consumer(consumer) {
+			return claim.Key{}, errOtherConsumer
+		}
 		c, _, err := e.tenant.Consumer(consumer)
 		if err != nil && !e.begun {
 			return claim.Key{}, writeFault(err)
@@ -75,6 +79,9 @@ func (e *edge) key(consumer, eventID string) (claim.Key, *fault.Fault) {
 	}
 	return claim.Key{Tenant: e.tenant.ID, Consumer: consumer, EventID: eventID}, nil
 }
+
+var errOtherConsumer = fault.New(warifuv1.Reason_REASON_PERMISSION_DENIED,
+	"this API key is limited to other consumers")
 
 // policy is that of a consumer that a valid item names.
 func (e *edge) policy(consumer string) *tenant.Consumer {

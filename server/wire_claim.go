@@ -272,7 +272,7 @@ func policyMessage(c *tenant.Consumer) *warifuv1.Policy {
 		LeaseDefault: durationpb.New(c.LeaseDefault), LeaseMax: durationpb.New(c.LeaseMax),
 		HoldMax: durationpb.New(c.Policy.HoldMax), AttemptsMax: c.Policy.AttemptsMax,
 		ResultBytesMax: uint32(c.Policy.ResultBytesMax), //nolint:gosec // never negative
-		DigestRequired: c.DigestRequired,
+		DigestRequired: c.DigestRequired, AcceptNoCommonScheme: c.AcceptNoCommonScheme,
 	}
 	if c.OnUnavailable == tenant.FailOpen {
 		p.OnUnavailable = warifuv1.OnUnavailable_ON_UNAVAILABLE_FAIL_OPEN

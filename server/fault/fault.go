@@ -29,6 +29,7 @@ type Fault struct {
 	Field   string // INVALID_FIELD: the field, as a path within the request
 	Limit   string // INVALID_FIELD: the limit or rule
 	cause   error
+	after   time.Duration // 0: as the reason says
 }
 
 // kind is what a reason means for the caller.
@@ -97,6 +98,13 @@ func (f *Fault) WithCause(err error) *Fault {
 	return &with
 }
 
+// After returns f with another time after which asking again may help.
+func (f *Fault) After(d time.Duration) *Fault {
+	with := *f
+	with.after = d
+	return &with
+}
+
 // Error returns the text for the caller and the cause: it is for logs.
 func (f *Fault) Error() string {
 	if f.cause == nil {
@@ -115,7 +123,12 @@ func (f *Fault) Code() connect.Code { return f.kind().code }
 func (f *Fault) NotApplied() bool { return f.kind().notApplied }
 
 // RetryAfter is when asking again may help; 0 when it does not.
-func (f *Fault) RetryAfter() time.Duration { return f.kind().retryAfter }
+func (f *Fault) RetryAfter() time.Duration {
+	if f.after > 0 {
+		return f.after
+	}
+	return f.kind().retryAfter
+}
 
 func (f *Fault) kind() kind {
 	if f.Reason < 0 || int(f.Reason) >= len(kinds) {

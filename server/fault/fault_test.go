@@ -39,6 +39,12 @@ var promises = map[warifuv1.Reason]promise{
 	warifuv1.Reason_REASON_INVALID_PAGE_TOKEN: {code: connect.CodeInvalidArgument},
 	warifuv1.Reason_REASON_INTERNAL:           {code: connect.CodeInternal, mayApply: true},
 	warifuv1.Reason_REASON_CANCELED:           {code: connect.CodeCanceled},
+	warifuv1.Reason_REASON_TENANT_SUSPENDED:   {code: connect.CodePermissionDenied},
+	warifuv1.Reason_REASON_QUOTA_EXCEEDED:     {code: connect.CodeResourceExhausted, retryAfter: time.Second},
+	warifuv1.Reason_REASON_NOT_FOUND:          {code: connect.CodeNotFound},
+	warifuv1.Reason_REASON_ALREADY_EXISTS:     {code: connect.CodeAlreadyExists},
+	warifuv1.Reason_REASON_CONFLICT:           {code: connect.CodeFailedPrecondition},
+	warifuv1.Reason_REASON_PRECONDITION:       {code: connect.CodeFailedPrecondition},
 }
 
 func TestEveryReasonKeepsItsPromise(t *testing.T) {

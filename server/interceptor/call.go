@@ -11,6 +11,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/warifu/warifu/server/overload"
+	"github.com/warifu/warifu/server/quota"
 	"github.com/warifu/warifu/server/tenant"
 )
 
@@ -21,9 +23,12 @@ type Method struct {
 	Name string
 	// Scope is what a credential needs; 0: any valid credential.
 	Scope tenant.Scope
-	// Kept calls finish work that was granted (complete, extend, release).
-	// Refusing them makes duplicates, so they are shed last.
-	Kept bool
+	// Tenant: the call acts for the tenant of its credential. Keys of the
+	// platform, which have none, are refused.
+	Tenant bool
+	// Class says when the procedure is shed. 0: overload.Console, first. Those of
+	// overload.Claim begin new work, and are refused for suspended tenants.
+	Class overload.Class
 }
 
 // Methods maps procedures ("/warifu.v1.ClaimService/Claim") to what must be
@@ -42,7 +47,8 @@ type Call struct {
 
 	consumer, eventID string
 	items             int
-	slot              *Limiter // nil: no slot is held
+	slot              slot
+	share             quota.Slot
 }
 
 type callKey struct{}
@@ -61,18 +67,29 @@ func CallFrom(ctx context.Context) *Call {
 	return call
 }
 
-// About tells the log which event the call is about. The log shows a keyed
-// hash of it.
-func (c *Call) About(consumer, eventID string) { c.consumer, c.eventID = consumer, eventID }
+// About tells the log which event the call is about, and the limiter that the
+// store is asked from now on. The log shows a keyed hash of the event.
+func (c *Call) About(consumer, eventID string) {
+	c.consumer, c.eventID = consumer, eventID
+	c.slot.asked = true
+}
 
-// Items tells the log how many items the call's batch has.
-func (c *Call) Items(n int) { c.items = n }
+// Items tells log and limiter how many items the call's batch has, and that the
+// store is asked from now on.
+func (c *Call) Items(n int) {
+	c.items = n
+	c.slot.asked = true
+}
 
-// Park gives the call's concurrency slot back: from now on it only waits. Long
-// polls have bounds of their own and would otherwise keep claims out.
+// Unanswered tells the limiter that the store did not answer some part of the
+// call, though the call itself succeeds: an item of a batch, or a claim that
+// goes on unprotected. Such a call says nothing about how long answers take.
+func (c *Call) Unanswered() { c.slot.failed = true }
+
+// Park gives the call's slot and its room back: from now on it only waits.
+// Long polls have bounds of their own and would otherwise keep claims out, and
+// their patience must not look like a slow store.
 func (c *Call) Park() {
-	if c.slot != nil {
-		c.slot.inFlight.Add(-1)
-		c.slot = nil
-	}
+	c.slot.ticket.Park()
+	c.share.Leave()
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -133,69 +132,6 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestLimit: at the bound calls are refused at once; a fifth of the slots is
-// for calls that finish work; a parked call gives its slot back, once.
-func TestLimit(t *testing.T) {
-	t.Parallel()
-	const slots = 10
-	l := NewLimiter(slots)
-	var calls sync.WaitGroup
-	release, entered := make(chan struct{}), make(chan struct{})
-	hold := func(park bool) connect.ServerFunc {
-		return func(ctx context.Context, _ connect.Spec, _ connect.ServerStream) error {
-			if park {
-				CallFrom(ctx).Park()
-				CallFrom(ctx).Park()
-			}
-			entered <- struct{}{}
-			<-release
-			return nil
-		}
-	}
-	start := func(m Method, park bool) {
-		calls.Go(func() {
-			if _, err := call(t.Context(), hold(park), RequestID(table(m), time.Now), Limit(l)); err != nil {
-				t.Errorf("a call that had a slot: %v", err)
-			}
-		})
-		<-entered
-	}
-	demand := func(when string, m Method, want warifuv1.Reason) {
-		t.Helper()
-		_, err := call(t.Context(), ok, RequestID(table(m), time.Now), Limit(l))
-		if got := reason(err); got != want {
-			t.Errorf("%s: %v, want %v", when, got, want)
-		}
-	}
-	for range slots - slots/keptShare {
-		start(Method{}, false)
-	}
-	demand("claims at their bound", Method{}, warifuv1.Reason_REASON_OVERLOADED)
-	demand("completions above it", Method{Kept: true}, -1)
-	start(Method{Kept: true}, true)
-	start(Method{Kept: true}, true)
-	if n := l.InFlight(); n != slots-slots/keptShare {
-		t.Errorf("%d in flight with two parked", n)
-	}
-	for range slots / keptShare {
-		start(Method{Kept: true}, false)
-	}
-	demand("completions at the bound", Method{Kept: true}, warifuv1.Reason_REASON_OVERLOADED)
-	if n := l.Shed(); n != 2 {
-		t.Errorf("%d shed, want 2", n)
-	}
-	close(release)
-	calls.Wait()
-	if n := l.InFlight(); n != 0 {
-		t.Errorf("%d in flight after all have ended", n)
-	}
-	_, err := call(t.Context(), func(context.Context, connect.Spec, connect.ServerStream) error { panic("boom") },
-		RequestID(table(Method{}), time.Now), Recover(slog.New(slog.DiscardHandler)), Limit(l))
-	if n := l.InFlight(); n != 0 || err == nil {
-		t.Errorf("%d in flight after a panic, %v", n, err)
-	}
-}
-
 func TestLogLevels(t *testing.T) {
 	t.Parallel()
 	for number, name := range warifuv1.Reason_name {
@@ -222,7 +158,7 @@ func TestCheap(t *testing.T) {
 	}
 	logger := slog.New(slog.DiscardHandler)
 	s := connect.NewServer(RequestID(m, time.Now), Log(logger, time.Now), measured, Recover(logger),
-		Authenticate(tenant.NewDirectory(keys)), Limit(NewLimiter(10)), Deadline(time.Minute))
+		Authenticate(tenant.NewDirectory(keys)), Limit(limiterOf(t, 10)), Deadline(time.Minute))
 	bare := connect.NewServer()
 	for _, server := range []*connect.Server{s, bare} {
 		server.Register(connect.Method{Spec: connect.Spec{Procedure: procedure}, Handler: ok})
@@ -258,7 +194,7 @@ func BenchmarkInterceptors(b *testing.B) {
 	}
 	logger := slog.New(slog.DiscardHandler)
 	s := connect.NewServer(RequestID(m, time.Now), Log(logger, time.Now), measured, Recover(logger),
-		Authenticate(tenant.NewDirectory(keys)), Limit(NewLimiter(1000)), Deadline(time.Minute))
+		Authenticate(tenant.NewDirectory(keys)), Limit(limiterOf(b, 1000)), Deadline(time.Minute))
 	s.Register(connect.Method{Spec: connect.Spec{Procedure: procedure}, Handler: ok})
 	b.ReportAllocs()
 	for b.Loop() {

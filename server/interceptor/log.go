@@ -94,7 +94,9 @@ func levelOf(r warifuv1.Reason) slog.Level {
 	case warifuv1.Reason_REASON_UNSPECIFIED, warifuv1.Reason_REASON_INVALID_FIELD,
 		warifuv1.Reason_REASON_UNAUTHENTICATED, warifuv1.Reason_REASON_PERMISSION_DENIED,
 		warifuv1.Reason_REASON_UNKNOWN_CONSUMER, warifuv1.Reason_REASON_ATTEMPT_ENDED,
-		warifuv1.Reason_REASON_INVALID_PAGE_TOKEN:
+		warifuv1.Reason_REASON_INVALID_PAGE_TOKEN, warifuv1.Reason_REASON_TENANT_SUSPENDED,
+		warifuv1.Reason_REASON_QUOTA_EXCEEDED, warifuv1.Reason_REASON_NOT_FOUND, warifuv1.Reason_REASON_ALREADY_EXISTS,
+		warifuv1.Reason_REASON_CONFLICT, warifuv1.Reason_REASON_PRECONDITION:
 	}
 	return slog.LevelInfo
 }
@@ -123,7 +125,7 @@ func (l *callLog) attrs(call *Call, code string) []slog.Attr {
 		slog.String("method", call.Method.Name), slog.String("code", code),
 		slog.Duration("duration", l.clock().Sub(call.Began)), slog.String("request_id", call.RequestID))
 	if p := call.Principal; p != nil {
-		attrs = append(attrs, slog.String("tenant", p.Tenant.Name), slog.String("key", p.KeyID))
+		attrs = append(attrs, slog.String("tenant", p.TenantName()), slog.String("key", p.KeyID))
 	}
 	if call.consumer != "" {
 		attrs = append(attrs, slog.String("consumer", call.consumer), slog.String("event", l.hash(call.eventID)))

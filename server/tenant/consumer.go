@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/warifu/warifu/storage/claim"
@@ -61,9 +62,12 @@ type ConsumerConfig struct {
 	AcceptNoCommonScheme bool
 	// RetentionRaisedAt and RetentionRaisedFrom say when Retention was last
 	// raised, and from what. What was forgotten under the old one stays
-	// forgotten, and the horizon knows. Both or neither.
+	// forgotten, and the horizon knows. Both or neither. They are for
+	// configurations, which remember one raise.
 	RetentionRaisedAt   time.Time
 	RetentionRaisedFrom time.Duration
+	// Raises are all that is known of earlier raises, in any order.
+	Raises []claim.Raise
 }
 
 // Consumer is the policy in force for one consumer. It is immutable.
@@ -100,9 +104,10 @@ func newConsumer(c *ConsumerConfig) (*Consumer, []error) {
 		History:              claim.History{Retention: full.Retention},
 		Skew:                 claim.Skew(full.Window, full.Retention),
 	}
+	out.History.Raises = slices.Clone(full.Raises)
 	if !full.RetentionRaisedAt.IsZero() {
-		out.History.Raised = claim.FromTime(full.RetentionRaisedAt)
-		out.History.RaisedFrom = full.RetentionRaisedFrom
+		out.History.Raises = append(out.History.Raises,
+			claim.Raise{At: claim.FromTime(full.RetentionRaisedAt), From: full.RetentionRaisedFrom})
 	}
 	out.Version = out.version()
 	return out, nil
@@ -152,6 +157,10 @@ func (c *ConsumerConfig) faults() []error {
 		"when retention was raised and from what belong together")
 	refuse(c.RetentionRaisedFrom < 0 || c.RetentionRaisedFrom > c.Retention,
 		"retention was raised from %v, which is not within 0-%v", c.RetentionRaisedFrom, c.Retention)
+	for _, r := range c.Raises {
+		// From may be above Retention: it may have been lowered since.
+		refuse(r.At <= 0 || r.From < 0, "retention was raised from %v at %d µs, which is no raise", r.From, r.At)
+	}
 	return faults
 }
 

@@ -3,7 +3,6 @@ package tenant
 import (
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base32"
 	"errors"
 	"fmt"
@@ -12,30 +11,6 @@ import (
 	"time"
 )
 
-// Scope is a set of things that a credential may do.
-type Scope uint8
-
-// The scopes. They are apart because who may claim need not see results.
-const (
-	ScopeClaim Scope = 1 << iota // claim, complete, extend, release, read policies
-	ScopeRead                    // look up and list records, results included
-	ScopeAll   = ScopeClaim | ScopeRead
-)
-
-// Has reports whether s contains all of want.
-func (s Scope) Has(want Scope) bool { return s&want == want }
-
-// ParseScope returns the scope of that name: "claim" or "read".
-func ParseScope(name string) (Scope, bool) {
-	switch name {
-	case "claim":
-		return ScopeClaim, true
-	case "read":
-		return ScopeRead, true
-	}
-	return 0, false
-}
-
 // Key is a credential as it is stored: the secret itself is not.
 type Key struct {
 	// ID finds the key: 1-64 characters of [A-Za-z0-9.-], unique over all tenants.
@@ -43,19 +18,13 @@ type Key struct {
 	// SecretSHA256 is the SHA-256 of the secret's text. The secret has 256
 	// random bits, so no slow hash is needed.
 	SecretSHA256 [sha256.Size]byte
-	// Scopes is what the key may do; ScopeAll when 0.
+	// Scopes is what the key may do; ScopeDefault when 0. ScopeAdminPlatform is
+	// not for keys of tenants.
 	Scopes Scope
 	// Revoked keys are refused, in the same words as unknown ones.
 	Revoked bool
 	// ExpiresAt is the instant from which the key is refused; zero: never.
 	ExpiresAt time.Time
-}
-
-// Principal is who calls: a tenant, through one of its keys. It is immutable.
-type Principal struct {
-	Tenant *Tenant
-	KeyID  string
-	Scopes Scope
 }
 
 // A key reads wf_<environment>_<key ID>_<secret>_<checksum>. Scanners find it
@@ -75,7 +44,7 @@ var keyText = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding
 // is 1-16 characters of [a-z0-9] that tell people where the key belongs
 // ("dev", "live"); anything else becomes "key".
 func NewKey(env string) (plaintext string, key Key) {
-	if !validEnv(env) {
+	if !ValidEnv(env) {
 		env = "key"
 	}
 	var id [idBytes]byte
@@ -100,54 +69,13 @@ func ParseKey(s string) (id, secret string, ok bool) {
 	env, rest, found1 := strings.Cut(rest, "_")
 	id, rest, found2 := strings.Cut(rest, "_")
 	secret, sum, found3 := strings.Cut(rest, "_")
-	if !found1 || !found2 || !found3 || !validEnv(env) || !validKeyID(id) || !validSecret(secret) {
+	if !found1 || !found2 || !found3 || !ValidEnv(env) || !validKeyID(id) || !validSecret(secret) {
 		return "", "", false
 	}
 	if !checksumIs(s[:len(s)-len(sum)-1], sum) {
 		return "", "", false
 	}
 	return id, secret, true
-}
-
-// Authenticate returns the principal of a credential at now. Wrong, revoked,
-// expired, unknown and malformed ones are all the same false, and an unknown
-// key ID is compared with a decoy so that it takes the same path. It reads
-// memory only and does not allocate.
-func (d *Directory) Authenticate(credential string, now time.Time) (*Principal, bool) {
-	id, secret, wellFormed := ParseKey(credential)
-	c, known := d.table.Load().keys[id]
-	if !known {
-		c = &decoy
-	}
-	var text [secretChars]byte
-	copy(text[:], secret)
-	sum := sha256.Sum256(text[:])
-	same := subtle.ConstantTimeCompare(sum[:], c.sum[:]) == 1
-	if !wellFormed || !known || !same || c.revoked || (!c.expiresAt.IsZero() && !now.Before(c.expiresAt)) {
-		return nil, false
-	}
-	return &c.principal, true
-}
-
-// credential is a key of the table with everything its requests need.
-type credential struct {
-	sum       [sha256.Size]byte
-	revoked   bool
-	expiresAt time.Time
-	principal Principal
-}
-
-var decoy credential
-
-func newCredential(k *Key, owner *Tenant) *credential {
-	scopes := k.Scopes
-	if scopes == 0 {
-		scopes = ScopeAll
-	}
-	return &credential{
-		sum: k.SecretSHA256, revoked: k.Revoked, expiresAt: k.ExpiresAt,
-		principal: Principal{Tenant: owner, KeyID: k.ID, Scopes: scopes},
-	}
 }
 
 func (k *Key) faults() []error {
@@ -158,11 +86,17 @@ func (k *Key) faults() []error {
 	if k.SecretSHA256 == [sha256.Size]byte{} {
 		faults = append(faults, errors.New("the SHA-256 of the secret is missing"))
 	}
-	if k.Scopes&^ScopeAll != 0 {
-		faults = append(faults, fmt.Errorf("scopes %#x are unknown", k.Scopes&^ScopeAll))
+	if k.Scopes&^scopesKnown != 0 {
+		faults = append(faults, fmt.Errorf("scopes %#x are unknown", k.Scopes&^scopesKnown))
+	}
+	if k.Scopes.Has(ScopeAdminPlatform) {
+		faults = append(faults, errPlatformScope)
 	}
 	return faults
 }
+
+// errPlatformScope: whoever acts for one tenant does not rule over the others.
+var errPlatformScope = errors.New("the scope admin:platform is not for keys of tenants")
 
 func checksum(body string) string { return fmt.Sprintf("%08x", crc(body)) }
 
@@ -190,7 +124,8 @@ func checksumIs(body, sum string) bool {
 	return true
 }
 
-func validEnv(s string) bool {
+// ValidEnv reports whether s is 1-16 characters of [a-z0-9].
+func ValidEnv(s string) bool {
 	if s == "" || len(s) > envCharsMax {
 		return false
 	}
@@ -203,7 +138,7 @@ func validEnv(s string) bool {
 }
 
 // validKeyID: a name without the character that separates the parts of a key.
-func validKeyID(s string) bool { return validName(s) && !strings.Contains(s, "_") }
+func validKeyID(s string) bool { return ValidName(s) && !strings.Contains(s, "_") }
 
 func validSecret(s string) bool {
 	if len(s) != secretChars {

@@ -1,27 +1,45 @@
 // Package tenant knows who may call and under which policy: credentials lead
 // to a tenant, a tenant and a consumer name lead to the policy in force.
 //
-// Everything is in memory and immutable. A Table is built whole from
-// configuration, checked whole, and swapped into the Directory that requests
-// read; no request ever waits for a look-up or sees half of a change.
+// What requests read is in memory and immutable. A Table is built whole and
+// swapped into the Directory; no request ever waits for a look-up or sees half
+// of a change. Tenants come from two places. Those of a configuration are
+// checked whole by NewTable: a file with a fault is not taken. Those of the
+// registry are kept up to date by a Syncer, which asks the store about every
+// second what has changed; there a faulty row is left out and reported, because
+// one team's row must not stop the others.
+//
+// To wire it: a Directory with the configured Table goes to the server, a Syncer
+// with the registry and that Directory runs beside it (Run, and wait for it), its
+// Ready is a check of readiness, and whoever applies a change to the registry
+// calls Refresh before answering.
 package tenant
 
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"iter"
+	"maps"
 
 	"github.com/warifu/warifu/storage/claim"
+	"github.com/warifu/warifu/storage/registry"
 )
 
-// ErrUnknownConsumer means that the tenant is strict and the consumer is not
-// declared. Declare it, or correct the name.
-var ErrUnknownConsumer = errors.New("the tenant accepts declared consumers only")
+// Errors of Tenant.Consumer.
+var (
+	// ErrUnknownConsumer means that the tenant is strict and the consumer is not
+	// declared. Declare it, or correct the name.
+	ErrUnknownConsumer = errors.New("the tenant accepts declared consumers only")
+	// ErrFaultyConsumer means that the consumer is declared and its stored
+	// policy breaks rules. Nothing is granted under a policy that was guessed:
+	// correct the policy.
+	ErrFaultyConsumer = errors.New("the stored policy of the consumer cannot be followed")
+)
 
-// NameCharsMax bounds tenant names and key IDs.
+// NameCharsMax bounds the names of configured tenants, and key IDs.
 const NameCharsMax = 64
 
-// Config describes one tenant.
+// Config describes one tenant of a configuration.
 type Config struct {
 	// ID isolates the tenant in the store: positive, unique, and never reused,
 	// not even for a tenant of the same name.
@@ -41,18 +59,39 @@ type Config struct {
 
 // Tenant is the isolation boundary. It is immutable.
 type Tenant struct {
-	ID        claim.TenantID
-	Name      string
-	Strict    bool
+	ID     claim.TenantID
+	Name   string
+	Strict bool
+	// State is never TenantDeleted: what is deleted is not here. Configured
+	// tenants are always active.
+	State registry.TenantState
+	// Limits are the quotas; 0 is the installation's default.
+	Limits registry.Limits
+	// Version is that of the registry's row, 0 for configured tenants.
+	Version int64
+
 	fallback  *Consumer
-	consumers map[string]*Consumer
+	consumers map[string]*Consumer // nil: the row is faulty
+}
+
+// Suspended reports whether the tenant gets no new work. What was granted may
+// be finished, and reading goes on.
+func (t *Tenant) Suspended() bool { return t.State == registry.TenantSuspended }
+
+// serves reports whether keys of the tenant are let in.
+func (t *Tenant) serves() bool {
+	return t.State == registry.TenantActive || t.State == registry.TenantSuspended
 }
 
 // Consumer returns the policy in force for a consumer name and whether the
 // consumer is declared. An undeclared one has the tenant's default policy, or
-// ErrUnknownConsumer when the tenant is strict. It does not allocate.
+// ErrUnknownConsumer when the tenant is strict. A declared one whose policy
+// breaks rules is ErrFaultyConsumer. It does not allocate.
 func (t *Tenant) Consumer(name string) (c *Consumer, declared bool, err error) {
 	if c, ok := t.consumers[name]; ok {
+		if c == nil {
+			return nil, true, ErrFaultyConsumer
+		}
 		return c, true, nil
 	}
 	if t.Strict {
@@ -68,14 +107,17 @@ func (t *Tenant) Fallback() *Consumer { return t.fallback }
 // Table holds all tenants and credentials. It is immutable.
 type Table struct {
 	tenants map[string]*Tenant
+	byID    map[claim.TenantID]*Tenant
 	keys    map[string]*credential
 }
 
 // NewTable checks all configurations and builds the table. The error joins
 // every fault found, so that one look repairs a file.
 func NewTable(configs []Config) (*Table, error) {
-	t := &Table{tenants: make(map[string]*Tenant, len(configs)), keys: map[string]*credential{}}
-	ids := make(map[claim.TenantID]string, len(configs))
+	t := &Table{
+		tenants: make(map[string]*Tenant, len(configs)), byID: make(map[claim.TenantID]*Tenant, len(configs)),
+		keys: map[string]*credential{},
+	}
 	var faults []error
 	for i := range configs {
 		c := &configs[i]
@@ -83,17 +125,16 @@ func NewTable(configs []Config) (*Table, error) {
 			faults = append(faults, err)
 			continue
 		}
-		if other, taken := ids[c.ID]; taken {
-			faults = append(faults, fmt.Errorf("tenant %q: id %d is tenant %q's", c.Name, c.ID, other))
+		if other, taken := t.byID[c.ID]; taken {
+			faults = append(faults, fmt.Errorf("tenant %q: id %d is tenant %q's", c.Name, c.ID, other.Name))
 		}
 		if _, taken := t.tenants[c.Name]; taken {
 			faults = append(faults, fmt.Errorf("tenant %q is configured twice", c.Name))
 		}
-		ids[c.ID] = c.Name
 		built, errs := c.build()
 		faults = append(faults, errs...)
 		faults = append(faults, t.addKeys(c, built)...)
-		t.tenants[c.Name] = built
+		t.tenants[c.Name], t.byID[c.ID] = built, built
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
@@ -107,9 +148,19 @@ func (t *Table) Tenant(name string) (*Tenant, bool) {
 	return found, ok
 }
 
+// TenantByID returns the tenant with that ID.
+func (t *Table) TenantByID(id claim.TenantID) (*Tenant, bool) {
+	found, ok := t.byID[id]
+	return found, ok
+}
+
+// Tenants returns all tenants, those that are being deleted included, in no
+// order.
+func (t *Table) Tenants() iter.Seq[*Tenant] { return maps.Values(t.byID) }
+
 func (c *Config) identity(i int) error {
 	switch {
-	case !validName(c.Name):
+	case !ValidName(c.Name):
 		return fmt.Errorf("tenants[%d]: name %q is not 1-%d characters of [A-Za-z0-9._-]", i, c.Name, NameCharsMax)
 	case c.ID <= 0:
 		return fmt.Errorf("tenant %q: id %d is not positive", c.Name, c.ID)
@@ -118,7 +169,10 @@ func (c *Config) identity(i int) error {
 }
 
 func (c *Config) build() (*Tenant, []error) {
-	t := &Tenant{ID: c.ID, Name: c.Name, Strict: c.Strict, consumers: make(map[string]*Consumer, len(c.Consumers))}
+	t := &Tenant{
+		ID: c.ID, Name: c.Name, Strict: c.Strict, State: registry.TenantActive,
+		consumers: make(map[string]*Consumer, len(c.Consumers)),
+	}
 	var faults []error
 	fault := func(who string, errs []error) {
 		for _, err := range errs {
@@ -135,7 +189,7 @@ func (c *Config) build() (*Tenant, []error) {
 		cc := &c.Consumers[i]
 		who := fmt.Sprintf("consumer %q", cc.Name)
 		if !ValidConsumer(cc.Name) {
-			fault(who, []error{fmt.Errorf("name is not 1-%d characters of [A-Za-z0-9._/-]", claim.ConsumerCharsMax)})
+			fault(who, []error{errConsumerName})
 		}
 		if _, twice := t.consumers[cc.Name]; twice {
 			fault(who, []error{errors.New("is declared twice")})
@@ -163,26 +217,8 @@ func (t *Table) addKeys(c *Config, owner *Tenant) []error {
 	return faults
 }
 
-// Directory is the table in force. It is safe for concurrent use.
-type Directory struct {
-	table atomic.Pointer[Table]
-}
-
-// NewDirectory returns a directory that answers from t.
-func NewDirectory(t *Table) *Directory {
-	d := &Directory{}
-	d.table.Store(t)
-	return d
-}
-
-// Swap puts a new table in force. Requests that already have their principal
-// finish under the old one; the next request sees the new one.
-func (d *Directory) Swap(t *Table) { d.table.Store(t) }
-
-// Tenant returns the tenant of that name from the table in force.
-func (d *Directory) Tenant(name string) (*Tenant, bool) { return d.table.Load().Tenant(name) }
-
-func validName(s string) bool {
+// ValidName reports whether s is 1-64 characters of [A-Za-z0-9._-].
+func ValidName(s string) bool {
 	if s == "" || len(s) > NameCharsMax {
 		return false
 	}
@@ -193,6 +229,8 @@ func validName(s string) bool {
 	}
 	return true
 }
+
+var errConsumerName = fmt.Errorf("name is not 1-%d characters of [A-Za-z0-9._/-]", claim.ConsumerCharsMax)
 
 // ValidConsumer reports whether name is 1-128 characters of [A-Za-z0-9._/-].
 func ValidConsumer(name string) bool {

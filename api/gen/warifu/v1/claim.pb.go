@@ -2384,8 +2384,10 @@ type Policy struct {
 	AttemptsMax    uint32 `protobuf:"varint,8,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`
 	ResultBytesMax uint32 `protobuf:"varint,9,opt,name=result_bytes_max,json=resultBytesMax,proto3" json:"result_bytes_max,omitempty"`
 	DigestRequired bool   `protobuf:"varint,10,opt,name=digest_required,json=digestRequired,proto3" json:"digest_required,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Digests that share no scheme agree; otherwise they are a mismatch.
+	AcceptNoCommonScheme bool `protobuf:"varint,11,opt,name=accept_no_common_scheme,json=acceptNoCommonScheme,proto3" json:"accept_no_common_scheme,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
@@ -2488,6 +2490,13 @@ func (x *Policy) GetDigestRequired() bool {
 	return false
 }
 
+func (x *Policy) GetAcceptNoCommonScheme() bool {
+	if x != nil {
+		return x.AcceptNoCommonScheme
+	}
+	return false
+}
+
 type GetPolicyResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Consumer string                 `protobuf:"bytes,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
@@ -2497,8 +2506,11 @@ type GetPolicyResponse struct {
 	// Whether the consumer is declared; otherwise the tenant's default holds.
 	Declared        bool   `protobuf:"varint,4,opt,name=declared,proto3" json:"declared,omitempty"`
 	ProtocolVersion uint32 `protobuf:"varint,5,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How long the policy may be used before it is asked for again: changes reach
+	// clients within that time.
+	RefreshAfter  *durationpb.Duration `protobuf:"bytes,6,opt,name=refresh_after,json=refreshAfter,proto3" json:"refresh_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetPolicyResponse) Reset() {
@@ -2564,6 +2576,13 @@ func (x *GetPolicyResponse) GetProtocolVersion() uint32 {
 		return x.ProtocolVersion
 	}
 	return 0
+}
+
+func (x *GetPolicyResponse) GetRefreshAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RefreshAfter
+	}
+	return nil
 }
 
 var File_warifu_v1_claim_proto protoreflect.FileDescriptor
@@ -2735,7 +2754,7 @@ const file_warifu_v1_claim_proto_rawDesc = "" +
 	"\x06record\x18\x01 \x01(\v2\x16.warifu.v1.ClaimRecordR\x06record\x12)\n" +
 	"\x10protocol_version\x18\x02 \x01(\rR\x0fprotocolVersion\".\n" +
 	"\x10GetPolicyRequest\x12\x1a\n" +
-	"\bconsumer\x18\x01 \x01(\tR\bconsumer\"\xaa\x04\n" +
+	"\bconsumer\x18\x01 \x01(\tR\bconsumer\"\xe1\x04\n" +
 	"\x06Policy\x12:\n" +
 	"\ron_lease_loss\x18\x01 \x01(\x0e2\x16.warifu.v1.OnLeaseLossR\vonLeaseLoss\x12?\n" +
 	"\x0eon_unavailable\x18\x02 \x01(\x0e2\x18.warifu.v1.OnUnavailableR\ronUnavailable\x12F\n" +
@@ -2747,13 +2766,15 @@ const file_warifu_v1_claim_proto_rawDesc = "" +
 	"\fattempts_max\x18\b \x01(\rR\vattemptsMax\x12(\n" +
 	"\x10result_bytes_max\x18\t \x01(\rR\x0eresultBytesMax\x12'\n" +
 	"\x0fdigest_required\x18\n" +
-	" \x01(\bR\x0edigestRequired\"\xbb\x01\n" +
+	" \x01(\bR\x0edigestRequired\x125\n" +
+	"\x17accept_no_common_scheme\x18\v \x01(\bR\x14acceptNoCommonScheme\"\xfb\x01\n" +
 	"\x11GetPolicyResponse\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\tR\bconsumer\x12)\n" +
 	"\x06policy\x18\x02 \x01(\v2\x11.warifu.v1.PolicyR\x06policy\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
 	"\bdeclared\x18\x04 \x01(\bR\bdeclared\x12)\n" +
-	"\x10protocol_version\x18\x05 \x01(\rR\x0fprotocolVersion*\xca\x01\n" +
+	"\x10protocol_version\x18\x05 \x01(\rR\x0fprotocolVersion\x12>\n" +
+	"\rrefresh_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\frefreshAfter*\xca\x01\n" +
 	"\bDecision\x12\x18\n" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10DECISION_GRANTED\x10\x01\x12\x16\n" +
@@ -2926,27 +2947,28 @@ var file_warifu_v1_claim_proto_depIdxs = []int32{
 	38, // 57: warifu.v1.Policy.lease_max:type_name -> google.protobuf.Duration
 	38, // 58: warifu.v1.Policy.hold_max:type_name -> google.protobuf.Duration
 	33, // 59: warifu.v1.GetPolicyResponse.policy:type_name -> warifu.v1.Policy
-	11, // 60: warifu.v1.ClaimService.Claim:input_type -> warifu.v1.ClaimRequest
-	14, // 61: warifu.v1.ClaimService.BatchClaim:input_type -> warifu.v1.BatchClaimRequest
-	17, // 62: warifu.v1.ClaimService.Complete:input_type -> warifu.v1.CompleteRequest
-	19, // 63: warifu.v1.ClaimService.BatchComplete:input_type -> warifu.v1.BatchCompleteRequest
-	23, // 64: warifu.v1.ClaimService.Extend:input_type -> warifu.v1.ExtendRequest
-	27, // 65: warifu.v1.ClaimService.Release:input_type -> warifu.v1.ReleaseRequest
-	29, // 66: warifu.v1.ClaimService.Lookup:input_type -> warifu.v1.LookupRequest
-	32, // 67: warifu.v1.ClaimService.GetPolicy:input_type -> warifu.v1.GetPolicyRequest
-	13, // 68: warifu.v1.ClaimService.Claim:output_type -> warifu.v1.ClaimResponse
-	16, // 69: warifu.v1.ClaimService.BatchClaim:output_type -> warifu.v1.BatchClaimResponse
-	18, // 70: warifu.v1.ClaimService.Complete:output_type -> warifu.v1.CompleteResponse
-	21, // 71: warifu.v1.ClaimService.BatchComplete:output_type -> warifu.v1.BatchCompleteResponse
-	26, // 72: warifu.v1.ClaimService.Extend:output_type -> warifu.v1.ExtendResponse
-	28, // 73: warifu.v1.ClaimService.Release:output_type -> warifu.v1.ReleaseResponse
-	31, // 74: warifu.v1.ClaimService.Lookup:output_type -> warifu.v1.LookupResponse
-	34, // 75: warifu.v1.ClaimService.GetPolicy:output_type -> warifu.v1.GetPolicyResponse
-	68, // [68:76] is the sub-list for method output_type
-	60, // [60:68] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	38, // 60: warifu.v1.GetPolicyResponse.refresh_after:type_name -> google.protobuf.Duration
+	11, // 61: warifu.v1.ClaimService.Claim:input_type -> warifu.v1.ClaimRequest
+	14, // 62: warifu.v1.ClaimService.BatchClaim:input_type -> warifu.v1.BatchClaimRequest
+	17, // 63: warifu.v1.ClaimService.Complete:input_type -> warifu.v1.CompleteRequest
+	19, // 64: warifu.v1.ClaimService.BatchComplete:input_type -> warifu.v1.BatchCompleteRequest
+	23, // 65: warifu.v1.ClaimService.Extend:input_type -> warifu.v1.ExtendRequest
+	27, // 66: warifu.v1.ClaimService.Release:input_type -> warifu.v1.ReleaseRequest
+	29, // 67: warifu.v1.ClaimService.Lookup:input_type -> warifu.v1.LookupRequest
+	32, // 68: warifu.v1.ClaimService.GetPolicy:input_type -> warifu.v1.GetPolicyRequest
+	13, // 69: warifu.v1.ClaimService.Claim:output_type -> warifu.v1.ClaimResponse
+	16, // 70: warifu.v1.ClaimService.BatchClaim:output_type -> warifu.v1.BatchClaimResponse
+	18, // 71: warifu.v1.ClaimService.Complete:output_type -> warifu.v1.CompleteResponse
+	21, // 72: warifu.v1.ClaimService.BatchComplete:output_type -> warifu.v1.BatchCompleteResponse
+	26, // 73: warifu.v1.ClaimService.Extend:output_type -> warifu.v1.ExtendResponse
+	28, // 74: warifu.v1.ClaimService.Release:output_type -> warifu.v1.ReleaseResponse
+	31, // 75: warifu.v1.ClaimService.Lookup:output_type -> warifu.v1.LookupResponse
+	34, // 76: warifu.v1.ClaimService.GetPolicy:output_type -> warifu.v1.GetPolicyResponse
+	69, // [69:77] is the sub-list for method output_type
+	61, // [61:69] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_warifu_v1_claim_proto_init() }
