@@ -49,7 +49,7 @@ func TestBatchLimits(t *testing.T) {
 	if n := r.store.Trips(); n != 1 {
 		t.Errorf("500 fresh claims took %d trips, want 1", n)
 	}
-	if n := metric(t, r, `warifu_claims_total{decision="granted"}`); n != 500 {
+	if n := metric(t, r, `warifu_claims_total{consumer="declared",decision="granted",on_lease_loss="regrant"}`); n != 500 {
 		t.Errorf("granted counted = %v", n)
 	}
 }

@@ -36,10 +36,10 @@ func (s *claims) Claim(ctx context.Context, m *warifuv1.ClaimRequest) (*warifuv1
 		a = s.ask(ctx, e, call, []claim.Request{r})[0]
 	}
 	if f := settle(&a); f != nil {
-		s.metrics.claimFailed(f, 1)
+		s.metrics.claimFailed(classOf(e, &r), f)
 		return nil, f
 	}
-	s.metrics.claims[a.Decision].Inc()
+	s.metrics.claims[classOf(e, &r)][a.Decision].Inc()
 	reply := &struct {
 		claimReply
 		times wireTimes
@@ -96,6 +96,7 @@ func (s *claims) BatchClaim(ctx context.Context, m *warifuv1.BatchClaimRequest) 
 		rooms: &claimRooms, check: w.check, fail: w.fail,
 		ask: func(rs []claim.Request) []arbiter.Answered { return s.ask(ctx, w.edge, call, rs) },
 		settle: func(i int, r *claim.Request, a *arbiter.Answered) *fault.Fault {
+			w.class = classOf(w.edge, r)
 			if f := settle(a); f != nil {
 				return f
 			}
@@ -122,7 +123,8 @@ type claimWork struct {
 	stored  []storedReply
 	times   wireTimes
 	budget  bodyBudget
-	decided [len(decisionLabels)]int
+	class   consumerClass // of the item at hand; unknown until the items are valid
+	decided [classes][len(decisionLabels)]int
 }
 
 func newClaimWork(s *Server, call *interceptor.Call, items []*warifuv1.ClaimRequest) *claimWork {
@@ -152,7 +154,7 @@ func (w *claimWork) check(m *warifuv1.ClaimRequest, r *claim.Request) *fault.Fau
 
 // answer writes the answer to item i.
 func (w *claimWork) answer(i int, r *claim.Request, a *claim.Answer) {
-	w.decided[a.Decision]++
+	w.decided[w.class][a.Decision]++
 	if a.Completion != nil {
 		a.Completion = w.budget.fit(a.Completion)
 	}
@@ -174,14 +176,16 @@ func (w *claimWork) storedResult() *storedReply {
 }
 
 func (w *claimWork) fail(i int, f *fault.Fault) {
-	w.metrics.claimFailed(f, 1)
+	w.metrics.itemFailed(w.class, f)
 	w.slab[i].result.Result = &warifuv1.BatchClaimResult_Error{Error: f.Item(w.call.RequestID)}
 }
 
 func (w *claimWork) count() {
-	for d, n := range w.decided {
-		if n > 0 {
-			w.metrics.claims[d].Add(float64(n))
+	for class := range w.decided {
+		for d, n := range w.decided[class] {
+			if n > 0 {
+				w.metrics.claims[class][d].Add(float64(n))
+			}
 		}
 	}
 }

@@ -36,14 +36,16 @@ func (s *claims) Complete(ctx context.Context, m *warifuv1.CompleteRequest) (*wa
 // transition has the arbiter finish granted work, which is charged and never
 // refused.
 func (s *Server) transition(ctx context.Context, e *edge, ts []claim.Transition) []arbiter.Replied {
-	if s.quotas == nil {
-		return s.arbiter.Transition(ctx, ts)
+	if s.quotas != nil {
+		limits := s.limits(e.tenant)
+		s.quotas.ChargeItems(e.tenant.ID, &limits, len(ts))
 	}
-	limits := s.limits(e.tenant)
-	s.quotas.ChargeItems(e.tenant.ID, &limits, len(ts))
 	rs := s.arbiter.Transition(ctx, ts)
 	for i := range ts {
-		if rs[i].Err == nil {
+		switch err := rs[i].Err; {
+		case err != nil && unanswered(err):
+			interceptor.CallFrom(ctx).Unanswered()
+		case err == nil && s.quotas != nil:
 			s.quotas.NoteTransition(e.tenant.ID, &ts[i], &rs[i].Reply)
 		}
 	}

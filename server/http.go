@@ -1,7 +1,9 @@
 package server
 
 import (
+	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	connectv1 "connectrpc.com/connect"
@@ -27,6 +29,9 @@ const (
 	headerBytesMax = 16 << 10
 	// streamsMax bounds the concurrent calls on one HTTP/2 connection.
 	streamsMax = 250
+	// connectionsMax bounds connections, whatever they do: each costs memory and
+	// a file.
+	connectionsMax = 8192
 )
 
 // newHandler mounts everything that the public listener serves.
@@ -61,7 +66,40 @@ func NewHTTPServer(h http.Handler) *http.Server {
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: headerBytesMax,
 		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: streamsMax},
+		ConnState:      (&connections{open: map[net.Conn]struct{}{}}).changed,
 	}
+}
+
+// connections closes those that are too many, the newest first: what works goes
+// on working, and who is closed comes again.
+type connections struct {
+	mu   sync.Mutex
+	open map[net.Conn]struct{}
+}
+
+// changed is http.Server's ConnState.
+func (c *connections) changed(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if !c.add(conn) {
+			_ = conn.Close() // it has said nothing yet
+		}
+	case http.StateHijacked, http.StateClosed:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.open, conn)
+	case http.StateActive, http.StateIdle:
+	}
+}
+
+func (c *connections) add(conn net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) >= connectionsMax {
+		return false
+	}
+	c.open[conn] = struct{}{}
+	return true
 }
 
 func getOnly(h http.HandlerFunc) http.Handler {

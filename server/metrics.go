@@ -1,11 +1,9 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"runtime"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -13,7 +11,7 @@ import (
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/arbiter"
 	"github.com/warifu/warifu/server/fault"
-	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/server/interceptor"
 	"github.com/warifu/warifu/storage/claim"
 )
 
@@ -28,19 +26,53 @@ var (
 	statusLabels = [...]string{claim.NoStatus: "failed", claim.OK: "ok", claim.Stale: "stale", claim.ResultConflict: "result_conflict"}
 )
 
+// consumerClass says of which kind the consumer of a claim is. Consumers
+// themselves are no labels: callers may make as many as they like.
+type consumerClass uint8
+
+const (
+	classUnknown consumerClass = iota // the claim was refused before its consumer was known
+	undeclaredRegrant
+	undeclaredHold
+	declaredRegrant
+	declaredHold
+	classes
+)
+
+var classLabels = [classes]struct{ consumer, onLeaseLoss string }{
+	classUnknown:      {"unknown", "unknown"},
+	undeclaredRegrant: {"undeclared", "regrant"}, undeclaredHold: {"undeclared", "hold"},
+	declaredRegrant: {"declared", "regrant"}, declaredHold: {"declared", "hold"},
+}
+
+// classOf is the class of the consumer that a valid claim names.
+func classOf(e *edge, r *claim.Request) consumerClass {
+	class := undeclaredRegrant
+	if e.policy(r.Key.Consumer) != e.tenant.Fallback() {
+		class = declaredRegrant
+	}
+	if r.Policy.Hold {
+		class++
+	}
+	return class
+}
+
 // metrics count answers. Requests served and effects applied are different
 // numbers: warifu_rpc_requests_total counts the one, completions with status
-// "ok" the other.
+// "ok" the other; what of them was written and not sent again the store counts,
+// in warifu_store_applied_items_total.
 type metrics struct {
-	claims      [len(decisionLabels)]prometheus.Counter
+	meter       *interceptor.Meter
+	claims      [classes][len(decisionLabels)]prometheus.Counter
 	transitions [len(kindLabels)][len(statusLabels)]prometheus.Counter
 	lost        prometheus.Counter
 }
 
 func newMetrics(registry prometheus.Registerer, s *Server, version string) (*metrics, error) {
 	claims := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "warifu_claims_total", Help: "Claims answered, by decision; \"failed\" had none.",
-	}, []string{"decision"})
+		Name: "warifu_claims_total",
+		Help: "Claims answered, by decision (\"failed\" had none) and by whether their consumer is declared and what it does when a lease is lost.",
+	}, []string{"decision", "consumer", "on_lease_loss"})
 	transitions := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "warifu_transitions_total", Help: "Completions, extensions and releases, by status.",
 	}, []string{"kind", "status"})
@@ -53,8 +85,10 @@ func newMetrics(registry prometheus.Registerer, s *Server, version string) (*met
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	})
 	build.Set(1)
-	for d, label := range decisionLabels {
-		m.claims[d] = claims.WithLabelValues(label)
+	for class, labels := range classLabels {
+		for d, label := range decisionLabels {
+			m.claims[class][d] = claims.WithLabelValues(label, labels.consumer, labels.onLeaseLoss)
+		}
 	}
 	for kind, kindLabel := range kindLabels[1:] {
 		for status, label := range statusLabels {
@@ -65,13 +99,20 @@ func newMetrics(registry prometheus.Registerer, s *Server, version string) (*met
 		registry.Register(build), registry.Register(newStatsCollector(s)))
 }
 
-// claimFailed counts n claims that were answered with f.
-func (m *metrics) claimFailed(f *fault.Fault, n int) {
+// claimFailed counts a claim that was answered with f.
+func (m *metrics) claimFailed(class consumerClass, f *fault.Fault) {
 	d := claim.Undecided
 	if f.Reason == warifuv1.Reason_REASON_ATTEMPT_ENDED {
 		d = claim.AttemptEnded
 	}
-	m.claims[d].Add(float64(n))
+	m.claims[class][d].Inc()
+}
+
+// itemFailed is claimFailed for an item of a batch, whose refusal for a quota no
+// interceptor sees.
+func (m *metrics) itemFailed(class consumerClass, f *fault.Fault) {
+	m.claimFailed(class, f)
+	m.meter.Refused(f)
 }
 
 func (m *metrics) transition(kind claim.TransitionKind, r *arbiter.Replied) {
@@ -81,137 +122,8 @@ func (m *metrics) transition(kind claim.TransitionKind, r *arbiter.Replied) {
 	}
 }
 
+// newMetricsHandler serves the metrics, with exemplars for who asks in
+// OpenMetrics, which is the format that has them.
 func newMetricsHandler(registry *prometheus.Registry) http.Handler {
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry})
-}
-
-// statsTimeout bounds what a scrape may ask of the store.
-const statsTimeout = 2 * time.Second
-
-// gauge is one number read at every scrape.
-type gauge struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	read func(*snapshot) float64
-}
-
-// snapshot is what one scrape reads, once.
-type snapshot struct {
-	server  *Server
-	arbiter arbiter.Stats
-	store   storage.Stats
-}
-
-// statsCollector shows the counters of arbiter, store and filter.
-type statsCollector struct {
-	server *Server
-	always []gauge // need no store
-	stored []gauge // left out when the store cannot say
-	up     *prometheus.Desc
-}
-
-func newStatsCollector(s *Server) *statsCollector {
-	return &statsCollector{
-		server: s, always: arbiterGauges(), stored: storeGauges(),
-		up: prometheus.NewDesc("warifu_store_up", "Whether the store answered this scrape.", nil, nil),
-	}
-}
-
-func counter(name, help string, read func(*snapshot) float64) gauge {
-	return gauge{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, read}
-}
-
-func level(name, help string, read func(*snapshot) float64) gauge {
-	return gauge{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, read}
-}
-
-// lane shows one lane of the arbiter under a constant label.
-func lane(name string, read func(*arbiter.Stats) *arbiter.LaneStats) []gauge {
-	labels := prometheus.Labels{"lane": name}
-	one := func(metric, help string, kind prometheus.ValueType, of func(*arbiter.LaneStats) int64) gauge {
-		return gauge{prometheus.NewDesc("warifu_arbiter_"+metric, help, nil, labels), kind,
-			func(s *snapshot) float64 { return float64(of(read(&s.arbiter))) }}
-	}
-	return []gauge{
-		one("batches_total", "Batches taken.", prometheus.CounterValue, func(l *arbiter.LaneStats) int64 { return l.Batches }),
-		one("items_total", "Items in batches.", prometheus.CounterValue, func(l *arbiter.LaneStats) int64 { return l.Items }),
-		one("folded_items_total", "Items answered behind another of the same key.", prometheus.CounterValue, func(l *arbiter.LaneStats) int64 { return l.Folded }),
-		one("store_trips_total", "Store calls.", prometheus.CounterValue, func(l *arbiter.LaneStats) int64 { return l.Trips }),
-		one("overloaded_items_total", "Items refused by a full queue.", prometheus.CounterValue, func(l *arbiter.LaneStats) int64 { return l.Overloaded }),
-		one("dropped_items_total", "Items whose caller left before they were sent.", prometheus.CounterValue, func(l *arbiter.LaneStats) int64 { return l.Dropped }),
-		one("queued_items", "Items that wait for a sender.", prometheus.GaugeValue, func(l *arbiter.LaneStats) int64 { return l.Queued }),
-	}
-}
-
-func arbiterGauges() []gauge {
-	out := []gauge{
-		level("warifu_rpc_in_flight", "Calls that hold a slot.", func(s *snapshot) float64 { return float64(s.server.limiter.InFlight()) }),
-		counter("warifu_rpc_shed_total", "Calls refused because too many were in flight.", func(s *snapshot) float64 { return float64(s.server.limiter.Shed()) }),
-		level("warifu_ready", "Whether this server would take claims, draining considered.", func(s *snapshot) float64 { return flag(s.server.running() && !s.server.draining.Load()) }),
-		level("warifu_waiters", "Claims that wait for another attempt to end.", func(s *snapshot) float64 { return float64(s.arbiter.Waiters) }),
-		level("warifu_watched_keys", "Keys that claims wait for.", func(s *snapshot) float64 { return float64(s.arbiter.WatchedKeys) }),
-		counter("warifu_waiters_refused_total", "Claims answered without waiting: too many wait.", func(s *snapshot) float64 { return float64(s.arbiter.WaitersRefused) }),
-		counter("warifu_polls_total", "Looks at watched keys.", func(s *snapshot) float64 { return float64(s.arbiter.Polls) }),
-	}
-	out = append(out, lane("claim", func(s *arbiter.Stats) *arbiter.LaneStats { return &s.Claims })...)
-	out = append(out, lane("transition", func(s *arbiter.Stats) *arbiter.LaneStats { return &s.Transitions })...)
-	return append(out, lane("lookup", func(s *arbiter.Stats) *arbiter.LaneStats { return &s.Lookups })...)
-}
-
-func storeGauges() []gauge {
-	return []gauge{
-		level("warifu_store_records", "Estimated number of records; absent where the engine cannot say.", func(s *snapshot) float64 { return float64(s.store.RecordsEstimate) }),
-		level("warifu_store_disk_bytes", "Estimated bytes on disk; absent where the engine cannot say.", func(s *snapshot) float64 { return float64(s.store.DiskBytes) }),
-		level("warifu_store_clock_suspect", "Whether the store's clock jumped and is not confirmed.", func(s *snapshot) float64 { return flag(s.store.ClockSuspect) }),
-		level("warifu_filter_ready", "Whether the filter lets fresh keys skip the read.", func(s *snapshot) float64 { return flag(s.store.Filter.Ready) }),
-		level("warifu_filter_keys", "Keys in the filter.", func(s *snapshot) float64 { return float64(s.store.Filter.Keys) }),
-		level("warifu_filter_bytes", "Memory of the filter.", func(s *snapshot) float64 { return float64(s.store.Filter.Bytes) }),
-		level("warifu_filter_fill_ratio", "Share of the filter's bits that are set.", func(s *snapshot) float64 { return s.store.Filter.Fill }),
-		counter("warifu_filter_skipped_reads_total", "Reads that the filter made unnecessary.", func(s *snapshot) float64 { return float64(s.store.Filter.Skipped) }),
-		counter("warifu_filter_passed_reads_total", "Reads that were made because the filter said maybe.", func(s *snapshot) float64 { return float64(s.store.Filter.Passed) }),
-		counter("warifu_filter_false_positives_total", "Reads that found nothing after a maybe.", func(s *snapshot) float64 { return float64(s.store.Filter.FalsePositives) }),
-		counter("warifu_filter_audited_total", "Negatives that were read all the same.", func(s *snapshot) float64 { return float64(s.store.Filter.Audited) }),
-		counter("warifu_filter_audit_hits_total", "Negatives that were wrong: corruption.", func(s *snapshot) float64 { return float64(s.store.Filter.AuditHits) }),
-		counter("warifu_filter_rebuilds_total", "Rebuilds of the filter.", func(s *snapshot) float64 { return float64(s.store.Filter.Rebuilds) }),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
-	out <- c.up
-	for i := range c.always {
-		out <- c.always[i].desc
-	}
-	for i := range c.stored {
-		out <- c.stored[i].desc
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
-	defer cancel()
-	snap := &snapshot{server: c.server, arbiter: c.server.arbiter.Stats()}
-	var err error
-	snap.store, err = c.server.store.Stats(ctx)
-	out <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, flag(err == nil))
-	emit(out, c.always, snap)
-	if err == nil {
-		emit(out, c.stored, snap)
-	}
-}
-
-func emit(out chan<- prometheus.Metric, gauges []gauge, snap *snapshot) {
-	for i := range gauges {
-		if v := gauges[i].read(snap); v >= 0 { // -1: the engine cannot say
-			out <- prometheus.MustNewConstMetric(gauges[i].desc, gauges[i].kind, v)
-		}
-	}
-}
-
-func flag(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true})
 }

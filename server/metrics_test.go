@@ -54,18 +54,18 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for series, want := range map[string]float64{
-		`warifu_rpc_requests_total{code="ok",method="Claim"}`:               2,
-		`warifu_rpc_requests_total{code="invalid_argument",method="Claim"}`: 1,
-		`warifu_rpc_duration_seconds_count{method="Claim"}`:                 3,
-		`warifu_claims_total{decision="granted"}`:                           1,
-		`warifu_claims_total{decision="in_progress"}`:                       1,
-		`warifu_claims_total{decision="unprotected"}`:                       0,
-		`warifu_transitions_total{kind="complete",status="stale"}`:          1,
-		`warifu_transitions_total{kind="complete",status="ok"}`:             0,
-		`warifu_lost_completions_total`:                                     1,
-		`warifu_store_up`:                                                   1,
-		`warifu_ready`:                                                      1,
-		`warifu_arbiter_items_total{lane="claim"}`:                          2,
+		`warifu_rpc_requests_total{code="ok",method="Claim"}`:                                     2,
+		`warifu_rpc_requests_total{code="invalid_argument",method="Claim"}`:                       1,
+		`warifu_rpc_duration_seconds_count{method="Claim"}`:                                       3,
+		`warifu_claims_total{consumer="declared",decision="granted",on_lease_loss="regrant"}`:     1,
+		`warifu_claims_total{consumer="declared",decision="in_progress",on_lease_loss="regrant"}`: 1,
+		`warifu_claims_total{consumer="declared",decision="unprotected",on_lease_loss="regrant"}`: 0,
+		`warifu_transitions_total{kind="complete",status="stale"}`:                                1,
+		`warifu_transitions_total{kind="complete",status="ok"}`:                                   0,
+		`warifu_lost_completions_total`:                                                           1,
+		`warifu_store_up`:                                                                         1,
+		`warifu_ready`:                                                                            1,
+		`warifu_arbiter_items_total{lane="claim"}`:                                                2,
 	} {
 		if got := metric(t, r, series); got != want {
 			t.Errorf("%s = %v, want %v", series, got, want)

@@ -692,3 +692,40 @@ func (in *installation) recordsOf(id int64) int {
 	}
 	return n
 }
+
+// TestNumberOfRecordsIsNotGivenOut: whoever got the number of a tenant that was
+// configured once would read what it has stored.
+func TestNumberOfRecordsIsNotGivenOut(t *testing.T) {
+	t.Parallel()
+	in, ctx := install(t), t.Context()
+	left := claim.Request{Key: claim.Key{Tenant: 4, Consumer: "orders", EventID: "e"}, Attempt: claim.AttemptID{1}, Lease: time.Minute, InsertBefore: claim.Never}
+	if _, err := in.store.InsertOrGet(ctx, []claim.Request{left}); err != nil {
+		t.Fatal(err)
+	}
+	made := in.tenant("acme", map[string][]string{"acme": {"claim", "read"}})
+	if made.GetId() != 5 {
+		t.Errorf("the new tenant has the number %d", made.GetId())
+	}
+	res, err := in.client("acme").Lookup(ctx, &warifuv1.LookupRequest{Consumer: "orders", EventId: "e"})
+	if err != nil || res.GetRecord().GetState() != warifuv1.State_STATE_ABSENT {
+		t.Errorf("it finds %v, %v", res, err)
+	}
+}
+
+// TestShreddedStaysShredded: the declaration that says which of the tenant's keys
+// must not open results any more cannot be taken back.
+func TestShreddedStaysShredded(t *testing.T) {
+	t.Parallel()
+	in, ctx := install(t), t.Context()
+	made := in.tenant("acme", map[string][]string{"admin": {"admin:tenant"}})
+	row := registry.Consumer{Tenant: claim.TenantID(made.GetId()), Name: "c", DataKeys: []registry.DataKey{{ID: 7, Created: 1, Shredded: 2}}}
+	_, err := in.rows.Apply(ctx, registry.Change{
+		ID: registry.ID(uuid.New()), Consumers: []registry.Write[registry.Consumer]{registry.Put(row)},
+		Audit: []registry.AuditEntry{{Tenant: row.Tenant, Actor: "test", Action: "results.shred"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = in.team("admin").DeleteConsumer(ctx, &warifuv1.DeleteConsumerRequest{Name: "c", Change: reason(1)})
+	mustFail(t, err, warifuv1.Reason_REASON_PRECONDITION)
+}

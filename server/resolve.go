@@ -216,7 +216,11 @@ func (s *admin) decide(ctx context.Context, of *actor, vs []claim.Verb, action, 
 }
 
 func (s *admin) entry(of *actor, k *claim.Key, f *storage.Found, action, reason string) registry.AuditEntry {
-	before, err := protojson.Marshal(recordMessage(&f.Record, f.Now))
+	record := recordMessage(&f.Record, f.Now)
+	if record.Result != nil { // the log outlives results, and is not sealed
+		record.Result = &warifuv1.StoredResult{Outcome: record.GetResult().GetOutcome(), CompletedAt: record.GetResult().GetCompletedAt()}
+	}
+	before, err := protojson.Marshal(record)
 	if err != nil { // our own message is valid
 		before = nil
 	}

@@ -23,6 +23,7 @@ import (
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/grpcreflect/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/warifu/warifu/api/gen/warifu/v1/warifuv1connect"
 	adminapi "github.com/warifu/warifu/server/admin"
@@ -63,6 +64,12 @@ type Config struct {
 	// Logger takes one line per failed call, and one per call at debug level.
 	// Nothing is logged when nil.
 	Logger *slog.Logger
+	// EventHashKey is what logs hash event IDs with (interceptor.EventHash). At
+	// least 16 bytes; random when empty, and then nobody can compute the hashes.
+	EventHashKey []byte
+	// Tracer begins spans; nil: there are none, and nothing is spent on them. The
+	// server does not shut it down.
+	Tracer trace.TracerProvider
 	// Registry takes the metrics. The server has its own when nil.
 	Registry *prometheus.Registry
 	// Version is the program's, for warifu_build_info. "unknown" when empty.
@@ -128,9 +135,11 @@ type Server struct {
 	metrics *metrics
 	tokens  *pagetoken.Sealer
 	limiter *interceptor.Limiter
-	connect *connect.Server
-	public  http.Handler
-	scrape  http.Handler
+	// throttle counts calls without a valid key.
+	throttle *interceptor.Throttle
+	connect  *connect.Server
+	public   http.Handler
+	scrape   http.Handler
 
 	stopped  atomic.Bool // Run's context ended
 	draining atomic.Bool
@@ -145,6 +154,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	cfg.Arbiter.Store = cfg.Store
+	if cfg.Tracer != nil {
+		cfg.Arbiter.Trace = interceptor.BatchTrace(cfg.Tracer)
+	}
 	arb, err := arbiter.New(cfg.Arbiter)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
@@ -152,7 +164,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		store: cfg.Store, clock: cfg.Clock, arbiter: arb, logger: cfg.Logger,
 		tokens: pagetoken.New(cfg.PageTokenKey), directory: cfg.Directory,
-		synced: cfg.Synced, quotas: cfg.Quotas, quotaDefaults: cfg.QuotaDefaults, journal: cfg.Journal,
+		throttle: interceptor.NewThrottle(0), synced: cfg.Synced, quotas: cfg.Quotas, quotaDefaults: cfg.QuotaDefaults, journal: cfg.Journal,
 	}
 	if cfg.Platform != nil {
 		if err := s.administer(&cfg); err != nil {
@@ -186,10 +198,12 @@ func (c *Config) validate() error {
 	refuse(c.InFlightMax < 0 || c.InFlightMax > overload.CeilingMax, "InFlightMax is not within 0-1048576")
 	refuse(c.CallTimeout < 0 || c.CallTimeout > CallTimeoutDefault, "CallTimeout is not within 0-"+CallTimeoutDefault.String())
 	refuse(len(c.PageTokenKey) > 0 && len(c.PageTokenKey) < pagetoken.KeyBytesMin, "PageTokenKey is shorter than 16 bytes")
+	refuse(len(c.EventHashKey) > 0 && len(c.EventHashKey) < interceptor.EventHashKeyBytesMin, "EventHashKey is shorter than 16 bytes")
 	refuse(c.Arbiter.Store != nil && c.Arbiter.Store != c.Store, "Arbiter.Store is another store")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Logger = slog.New(interceptor.Redacted(c.Logger.Handler()))
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
@@ -241,7 +255,7 @@ func (s *Server) administer(cfg *Config) (err error) {
 	p := cfg.Platform
 	s.registry = p.Registry
 	s.admin, err = adminapi.New(adminapi.Config{
-		Registry: p.Registry, Purger: cfg.Store, Refresh: p.Refresh, Quotas: cfg.Quotas, QuotaDefaults: cfg.QuotaDefaults, DataKeys: p.DataKeys, Tokens: s.tokens,
+		Registry: p.Registry, Records: cfg.Store, Refresh: p.Refresh, Quotas: cfg.Quotas, QuotaDefaults: cfg.QuotaDefaults, DataKeys: p.DataKeys, Tokens: s.tokens,
 		Owner: p.Owner, Clock: cfg.Clock, Pause: p.Pause, Reserved: p.Reserved, Logger: cfg.Logger,
 	})
 	return err
@@ -253,16 +267,9 @@ func (s *Server) register(cfg *Config) error {
 	if s.admin != nil {
 		maps.Copy(table, adminapi.Methods())
 	}
-	measured, err := interceptor.Metrics(cfg.Registry, table, cfg.Clock)
+	chain, err := s.outer(cfg, table)
 	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	chain := []connect.ServerInterceptor{
-		interceptor.RequestID(table, cfg.Clock),
-		interceptor.Log(cfg.Logger, cfg.Clock),
-		measured,
-		interceptor.Recover(cfg.Logger),
-		interceptor.Authenticate(cfg.Directory),
+		return err
 	}
 	if s.quotas != nil {
 		chain = append(chain, interceptor.Quota(s.quotas, s.quotaDefaults, s.limiter))
@@ -282,6 +289,27 @@ func (s *Server) register(cfg *Config) error {
 		}
 	}
 	return nil
+}
+
+// outer are the interceptors that every call passes, refused or not.
+func (s *Server) outer(cfg *Config, table interceptor.Methods) (chain []connect.ServerInterceptor, err error) {
+	if s.metrics.meter, err = interceptor.NewMeter(cfg.Registry, table, cfg.Clock, cfg.Tracer != nil); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	chain = []connect.ServerInterceptor{interceptor.RequestID(table, cfg.Clock)}
+	if cfg.Tracer != nil {
+		spans, about, err := interceptor.Trace(table, cfg.Tracer)
+		if err != nil {
+			return nil, err
+		}
+		chain = []connect.ServerInterceptor{spans, chain[0], about}
+	}
+	return append(chain,
+		interceptor.Log(cfg.Logger, cfg.Clock, cfg.EventHashKey),
+		s.metrics.meter.Intercept,
+		interceptor.Recover(cfg.Logger),
+		interceptor.Authenticate(cfg.Directory, s.throttle),
+	), nil
 }
 
 // Run serves claims until ctx ends, then answers what was accepted before and

@@ -1,20 +1,24 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 )
 
 func newClaims(sys *system) *cobra.Command {
-	cmd := &cobra.Command{Use: "claims", Short: "Look at stored claims", GroupID: groupClient, Args: cobra.NoArgs, RunE: needsCommand}
-	cmd.AddCommand(newClaimsGet(sys), newClaimsList(sys))
+	cmd := &cobra.Command{Use: "claims", Short: "Look at stored claims, and decide what nobody else can", GroupID: groupClient, Args: cobra.NoArgs, RunE: needsCommand}
+	cmd.AddCommand(newClaimsGet(sys), newClaimsList(sys), newClaimsHash(sys))
+	for _, verb := range []claimVerb{resolveVerb, retryVerb, forgetVerb} {
+		cmd.AddCommand(newClaimsDecide(sys, verb), newClaimsDecideAll(sys, verb))
+	}
 	return cmd
 }
 
@@ -23,36 +27,59 @@ func newClaimsGet(sys *system) *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use: "get CONSUMER EVENT_ID", Short: "Show what is stored of one event", Args: cobra.ExactArgs(2),
-		Long: "Shows what is stored of one event, its result included. Exit code 5: nothing is.",
+		Long: `Shows what is stored of one event, its result included. With a key of the platform
+and --tenant the result is left out. Exit code 5: nothing is stored.`,
+		ValidArgsFunction: client.completeFirst(client.completeConsumers),
 	}
 	client.bind(sys, cmd)
+	client.bindTenant(cmd)
 	out.bind(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if err := out.validate(); err != nil {
 			return err
 		}
-		api, err := client.claims()
+		rec, err := lookUp(cmd.Context(), &client, args[0], args[1])
 		if err != nil {
 			return err
-		}
-		reply, err := api.Lookup(cmd.Context(), &warifuv1.LookupRequest{Consumer: args[0], EventId: args[1]})
-		if err != nil {
-			return client.failedCall(err)
-		}
-		rec := reply.GetRecord()
-		if rec.GetState() == warifuv1.State_STATE_ABSENT {
-			return exit(exitNotFound, fmt.Errorf("nothing is stored of event %s of consumer %s", plain(args[1]), plain(args[0])))
 		}
 		v, err := asJSON(rec)
 		if err != nil {
 			return err
 		}
-		return out.write(sys.stdout, v, func(w io.Writer) { describe(w, rec) })
+		return out.write(sys.stdout, v, func(w io.Writer) { describe(w, rec, client.actsFor() == "") })
 	}
 	return cmd
 }
 
-func describe(w io.Writer, r *warifuv1.ClaimRecord) {
+// lookUp asks for one record. Who acts for a tenant asks for a list of one.
+func lookUp(ctx context.Context, client *clientFlags, consumer, eventID string) (*warifuv1.ClaimRecord, error) {
+	if client.actsFor() != "" {
+		api, err := client.admin()
+		if err != nil {
+			return nil, err
+		}
+		return findClaim(ctx, client, api, consumer, eventID)
+	}
+	api, err := client.claims()
+	if err != nil {
+		return nil, err
+	}
+	reply, err := call(ctx, client, api.Lookup, &warifuv1.LookupRequest{Consumer: consumer, EventId: eventID})
+	if err != nil {
+		return nil, err
+	}
+	if reply.GetRecord().GetState() == warifuv1.State_STATE_ABSENT {
+		return nil, nothingStored(consumer, eventID)
+	}
+	return reply.GetRecord(), nil
+}
+
+func nothingStored(consumer, eventID string) error {
+	return exit(exitNotFound, fmt.Errorf("nothing is stored of event %s of consumer %s", plain(eventID), plain(consumer)))
+}
+
+// describe writes a record; body says whether the reply it is from holds results.
+func describe(w io.Writer, r *warifuv1.ClaimRecord, body bool) {
 	row(w, "consumer", plain(r.GetConsumer()))
 	row(w, "event ID", plain(r.GetEventId()))
 	row(w, "state", word(r.GetState(), "STATE_"))
@@ -82,83 +109,82 @@ func describe(w io.Writer, r *warifuv1.ClaimRecord) {
 		row(w, "result", "omitted: "+word(stored.GetResultOmitted(), "RESULT_OMITTED_"))
 		return
 	}
+	if !body {
+		row(w, "result", "not shown here")
+		return
+	}
 	row(w, "result", fmt.Sprintf("%d bytes: %s", len(stored.GetResult()), preview(stored.GetResult())))
 }
+
+// stateWords are the states that records can have.
+const stateWords = "IN_PROGRESS, RELEASED, IN_DOUBT, COMPLETED, FORGOTTEN"
 
 func newClaimsList(sys *system) *cobra.Command {
 	var client clientFlags
 	var out output
+	var list listFlags
 	var want warifuv1.ListClaimsRequest
 	var states []string
-	var limit int
+	var age string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List stored claims, ordered by consumer and event ID", Args: cobra.NoArgs,
 	}
 	client.bind(sys, cmd)
+	client.bindTenant(cmd)
 	out.bind(cmd)
+	list.bind(cmd, claimsLimit)
 	cmd.Flags().StringVar(&want.Consumer, "consumer", "", "only this consumer")
 	cmd.Flags().StringVar(&want.EventIdPrefix, "prefix", "", "only event IDs that begin so; needs --consumer")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only these states: IN_PROGRESS, RELEASED, IN_DOUBT, COMPLETED, FORGOTTEN")
-	cmd.Flags().IntVar(&limit, "limit", 50, "how many at most; 0: all")
-	cmd.RunE = func(*cobra.Command, []string) error {
-		if err := out.validate(); err != nil {
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only these states: "+stateWords)
+	cmd.Flags().StringVar(&age, "age", "", "only claims that were first made at least so long ago, such as 36h or 7d")
+	completeStates(cmd, "state")
+	_ = cmd.RegisterFlagCompletionFunc("consumer", client.completeConsumers)
+	cmd.RunE = func(*cobra.Command, []string) (err error) {
+		if want.States, err = enums[warifuv1.State]("--state", states, "STATE_", warifuv1.State_value, stateWords); err != nil {
 			return err
 		}
-		if limit < 0 {
-			return usageError("--limit %d: it is 0 or more", limit)
+		if want.AgeMin, err = ageOf(age); err != nil {
+			return err
 		}
-		for _, name := range states {
-			value, ok := warifuv1.State_value["STATE_"+strings.ToUpper(name)]
-			if !ok || value == 0 {
-				return usageError("--state %q: it is one of IN_PROGRESS, RELEASED, IN_DOUBT, COMPLETED, FORGOTTEN", name)
-			}
-			want.States = append(want.States, warifuv1.State(value))
+		api, err := ready(&out, &list, client.admin)
+		if err != nil {
+			return err
 		}
-		return listClaims(cmd, sys, &client, &out, &want, limit)
+		want.Tenant = client.actsFor()
+		fetch := func(size uint32, token string) (*warifuv1.ListClaimsResponse, error) {
+			want.PageSize, want.PageToken = size, token
+			return call(cmd.Context(), &client, api.ListClaims, &want)
+		}
+		return printList(sys, &list, &out, fetch, (*warifuv1.ListClaimsResponse).GetClaims,
+			[]string{"CONSUMER", "EVENT ID", "STATE", "ATTEMPT", "FENCE", "CLAIMED", "LEASE UNTIL", "EXPIRES"}, func(r *warifuv1.ClaimRecord) []string {
+				return []string{
+					plain(r.GetConsumer()), plain(r.GetEventId()), word(r.GetState(), "STATE_"), strconv.FormatUint(uint64(r.GetAttempt()), 10),
+					number(r.GetFence()), instant(r.GetClaimedAt()), instant(r.GetLeaseUntil()), instant(r.GetExpiresAt()),
+				}
+			})
 	}
 	return cmd
 }
 
-// listPage is how many claims one request asks for at most.
-const listPage = 500
+// claimsLimit is how many claims are shown unless more are asked for.
+const claimsLimit = 50
 
-func listClaims(cmd *cobra.Command, sys *system, client *clientFlags, out *output, want *warifuv1.ListClaimsRequest, limit int) error {
-	api, err := client.admin()
-	if err != nil {
-		return err
+// completeStates completes a flag that takes states of records.
+func completeStates(cmd *cobra.Command, flag string) {
+	// The only error is a flag that does not exist, and the caller has made it.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(strings.Split(stateWords, ", "), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// ageOf reads --age; nil where nothing was given.
+func ageOf(text string) (*durationpb.Duration, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // documented: nothing was given
 	}
-	var found []*warifuv1.ClaimRecord
-	for limit == 0 || len(found) < limit {
-		want.PageSize = listPage
-		if limit > 0 {
-			want.PageSize = uint32(min(listPage, limit-len(found))) //nolint:gosec // 1-500
-		}
-		page, err := api.ListClaims(cmd.Context(), want)
-		if err != nil {
-			return client.failedCall(err)
-		}
-		found = append(found, page.GetClaims()...)
-		if want.PageToken = page.GetNextPageToken(); want.PageToken == "" {
-			break
-		}
+	d, err := parseDuration(text)
+	if err != nil || d < 0 {
+		return nil, usageError("--age %q: it is a length of time such as 36h or 7d", text)
 	}
-	if want.PageToken != "" && isTerminal(sys.stderr) {
-		row(sys.stderr, fmt.Sprintf("the first %d are shown; --limit 0 shows all", limit))
-	}
-	values := make([]json.RawMessage, len(found))
-	for i, r := range found {
-		if values[i], err = asJSON(r); err != nil {
-			return err
-		}
-	}
-	return out.write(sys.stdout, values, func(w io.Writer) {
-		row(w, "CONSUMER", "EVENT ID", "STATE", "ATTEMPT", "FENCE", "CLAIMED", "LEASE UNTIL", "EXPIRES")
-		for _, r := range found {
-			row(w, plain(r.GetConsumer()), plain(r.GetEventId()), word(r.GetState(), "STATE_"),
-				strconv.FormatUint(uint64(r.GetAttempt()), 10), strconv.FormatInt(r.GetFence(), 10),
-				instant(r.GetClaimedAt()), instant(r.GetLeaseUntil()), instant(r.GetExpiresAt()))
-		}
-	})
+	return durationpb.New(d), nil
 }
 
 func orDash(s string) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,43 +20,125 @@ const defaultURL = "http://127.0.0.1:8080"
 
 // clientFlags say which server a command asks, and as whom. The key itself is
 // never a flag: other users of the machine can read those.
+//
+// Each value is that of a flag, else of a variable, else of the context in use.
+// A context that --context names is as good as flags: it goes before variables.
+// What a context says beside its URL holds for that URL only.
 type clientFlags struct {
 	sys        *system
+	cmd        *cobra.Command
 	url        string
 	apiKeyFile string
+	trust      clientTLSFiles
+	context    string
+	tenant     string
 	timeout    time.Duration
+
+	looked bool // whether the next two are known
+	used   *savedContext
+	fault  error
 }
 
 func (f *clientFlags) bind(sys *system, cmd *cobra.Command) {
-	f.sys = sys
+	f.sys, f.cmd = sys, cmd
+	cmd.Flags().StringVar(&f.context, "context", "", "what 'warifu context add' keeps under this name (WARIFU_CONTEXT)")
 	cmd.Flags().StringVar(&f.url, "url", "", "the server (WARIFU_URL; default "+defaultURL+")")
 	cmd.Flags().StringVar(&f.apiKeyFile, "api-key-file", "", "file with the API key (WARIFU_API_KEY_FILE; or WARIFU_API_KEY holds the key)")
+	cmd.Flags().StringVar(&f.trust.ca, "ca-file", "", "PEM file with authorities that the server's certificate is checked against; default: the system's")
+	cmd.Flags().StringVar(&f.trust.cert, "client-cert-file", "", "PEM file with a certificate, for servers that ask for one")
+	cmd.Flags().StringVar(&f.trust.key, "client-key-file", "", "PEM file with its key")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "for one try of one call")
+	// The only error is a flag that does not exist, and it was made above.
+	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return contextNames(sys), cobra.ShellCompDirectiveNoFileComp
+	})
 }
 
+// bindTenant is for commands whose answer depends on the tenant.
+func (f *clientFlags) bindTenant(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.tenant, "tenant", "",
+		"with a key of the platform: the tenant to act for; default: the context's; --tenant= for none")
+	_ = cmd.RegisterFlagCompletionFunc("tenant", f.completeTenants)
+}
+
+// saved returns the context in use; nil where there is none.
+func (f *clientFlags) saved() (*savedContext, error) {
+	if !f.looked {
+		f.looked = true
+		f.used, f.fault = chooseContext(f.sys, f.context)
+	}
+	return f.used, f.fault
+}
+
+// server is the server's URL. A file of contexts that cannot be read is reported
+// by whoever needs the key.
 func (f *clientFlags) server() string {
-	if f.url != "" {
-		return f.url
+	kept, variable := "", f.sys.env("WARIFU_URL")
+	if c, err := f.saved(); err == nil && c != nil {
+		kept = c.URL
 	}
-	if url := f.sys.env("WARIFU_URL"); url != "" {
-		return url
+	if f.context != "" {
+		return cmp.Or(f.url, kept, variable, defaultURL)
 	}
-	return defaultURL
+	return cmp.Or(f.url, variable, kept, defaultURL)
 }
 
-// key returns the API key: the flag's file, WARIFU_API_KEY, or the file that
-// WARIFU_API_KEY_FILE names.
+// ofContext is what the context says of its own server. Like its key, that goes
+// nowhere else: another server's tenant of the same name is not the one that was
+// meant, and neither is whom to trust there.
+func (f *clientFlags) ofContext(of func(*savedContext) string) string {
+	if c, err := f.saved(); err == nil && c != nil && c.URL == f.server() {
+		return of(c)
+	}
+	return ""
+}
+
+// actsFor is the tenant that requests name: only keys of the platform need one.
+func (f *clientFlags) actsFor() string {
+	if given := f.cmd.Flags().Lookup("tenant"); given != nil && given.Changed {
+		return f.tenant
+	}
+	return f.ofContext(func(c *savedContext) string { return c.Tenant })
+}
+
+// meant refuses to send the key of a variable to a server that only a context
+// names: whoever set the variable may not know of the context.
+func (f *clientFlags) meant(variable string) error {
+	used := f.used // the caller has looked
+	if used == nil || used.URL == "" || f.url != "" || f.context == "" && f.sys.env("WARIFU_URL") != "" {
+		return nil
+	}
+	return exit(exitDenied, fmt.Errorf(
+		"%s does not say which server its key is for, and %s is that of context %q: to send it there, set WARIFU_URL or give --url; to use the context's own key, unset %[1]s or give --context %[3]s",
+		variable, used.URL, used.name))
+}
+
+// key returns the API key: the flag's file, WARIFU_API_KEY, the file that
+// WARIFU_API_KEY_FILE names, or the context's.
 func (f *clientFlags) key() (string, error) {
-	path := f.apiKeyFile
-	if path == "" {
-		if key := f.sys.env("WARIFU_API_KEY"); key != "" {
-			return key, nil
+	used, err := f.saved()
+	if err != nil {
+		return "", err
+	}
+	variables := f.sys.env("WARIFU_API_KEY") != "" || f.sys.env("WARIFU_API_KEY_FILE") != ""
+	kept := used != nil && used.hasKey()
+	switch {
+	case f.apiKeyFile != "":
+		return keyIn(f.apiKeyFile)
+	case kept && (f.context != "" || !variables):
+		return used.keyFor(f.server())
+	case f.sys.env("WARIFU_API_KEY") != "":
+		return f.sys.env("WARIFU_API_KEY"), f.meant("WARIFU_API_KEY")
+	case variables:
+		if err := f.meant("WARIFU_API_KEY_FILE"); err != nil {
+			return "", err
 		}
-		path = f.sys.env("WARIFU_API_KEY_FILE")
+		return keyIn(f.sys.env("WARIFU_API_KEY_FILE"))
 	}
-	if path == "" {
-		return "", exit(exitDenied, errors.New("no API key: set WARIFU_API_KEY or WARIFU_API_KEY_FILE; 'warifu dev' prints one"))
-	}
+	return "", exit(exitDenied, errors.New("no API key: set WARIFU_API_KEY or WARIFU_API_KEY_FILE, or see 'warifu context add'; 'warifu dev' prints one"))
+}
+
+func keyIn(path string) (string, error) {
 	key, err := readSecretFile(path)
 	if err != nil {
 		return "", exit(exitUsage, err)
@@ -69,16 +152,51 @@ func (f *clientFlags) client() (*warifu.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := warifu.New(f.server(), warifu.WithAPIKey(key), warifu.WithTimeout(f.timeout))
+	options := []warifu.Option{warifu.WithAPIKey(key), warifu.WithTimeout(f.timeout)}
+	over, err := f.roundTripper()
+	if err != nil {
+		return nil, err
+	}
+	if over != nil {
+		options = append(options, warifu.WithHTTPClient(&http.Client{Transport: over, CheckRedirect: noRedirect}))
+	}
+	c, err := warifu.New(f.server(), options...)
 	if err != nil {
 		return nil, exit(exitUsage, err)
 	}
 	return c, nil
 }
 
+// roundTripper is nil where the usual one serves: nothing is said about whom to
+// trust.
+func (f *clientFlags) roundTripper() (http.RoundTripper, error) {
+	files := clientTLSFiles{
+		ca:   cmp.Or(f.trust.ca, f.ofContext(func(c *savedContext) string { return c.CAFile })),
+		cert: cmp.Or(f.trust.cert, f.ofContext(func(c *savedContext) string { return c.ClientCertFile })),
+		key:  cmp.Or(f.trust.key, f.ofContext(func(c *savedContext) string { return c.ClientKeyFile })),
+	}
+	if files == (clientTLSFiles{}) {
+		return nil, nil //nolint:nilnil // documented: the usual one
+	}
+	config, err := clientTLS(files, f.sys.now)
+	if err != nil {
+		return nil, exit(exitUsage, err)
+	}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: f.timeout, TLSClientConfig: config,
+	}, nil
+}
+
+// noRedirect: the API key goes where it was meant to go.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 // connection is for services that the SDK does not speak.
 func (f *clientFlags) connection() (*connect.Client, error) {
 	key, err := f.key()
+	if err != nil {
+		return nil, err
+	}
+	over, err := f.roundTripper()
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +211,8 @@ func (f *clientFlags) connection() (*connect.Client, error) {
 			return next(ctx, spec)
 		}
 	}
-	transport := connecthttp.NewTransport(&http.Client{
-		Timeout: f.timeout,
-		// The API key goes where it was meant to go.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, f.server(), connecthttp.WithCompressors())
+	transport := connecthttp.NewTransport(&http.Client{Timeout: f.timeout, Transport: over, CheckRedirect: noRedirect},
+		f.server(), connecthttp.WithCompressors())
 	return connect.NewClient(transport, authorize), nil
 }
 
@@ -117,17 +232,20 @@ func (f *clientFlags) claims() (warifuv1connect.ClaimServiceClient, error) {
 	return warifuv1connect.NewClaimServiceClient(c), nil
 }
 
-// failedCall gives the error of a call its exit code and says which server it
-// was that did not answer.
-func (f *clientFlags) failedCall(err error) error {
-	switch connect.CodeOf(err) {
-	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeResourceExhausted:
-		return exit(exitUnavailable, fmt.Errorf("%s: %w", f.server(), err))
-	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
-		return exit(exitDenied, err)
-	case connect.CodeInvalidArgument, connect.CodeNotFound:
-		return exit(exitUsage, err)
-	default:
-		return exit(exitFailed, fmt.Errorf("%s: %w", f.server(), err))
+// team is the service for the owners of a tenant.
+func (f *clientFlags) team() (warifuv1connect.TenantAdminServiceClient, error) {
+	c, err := f.connection()
+	if err != nil {
+		return nil, err
 	}
+	return warifuv1connect.NewTenantAdminServiceClient(c), nil
+}
+
+// platform is the service for those who run an installation.
+func (f *clientFlags) platform() (warifuv1connect.PlatformAdminServiceClient, error) {
+	c, err := f.connection()
+	if err != nil {
+		return nil, err
+	}
+	return warifuv1connect.NewPlatformAdminServiceClient(c), nil
 }

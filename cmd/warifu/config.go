@@ -46,6 +46,7 @@ type config struct {
 	DrainDelay      time.Duration  `koanf:"drain_delay"`
 	ShutdownTimeout time.Duration  `koanf:"shutdown_timeout"`
 	Tenants         []tenantConfig `koanf:"tenants"`
+	platformConfig  `koanf:",squash"`
 
 	written map[string]any // all layers together, as they were written
 	given   map[string]any // the same without the defaults
@@ -66,7 +67,7 @@ const envPrefix = "WARIFU_"
 
 // settings are all of them. dev asks for nothing but its port, so that it runs
 // beside anything else: its metrics are off, and it stops without a delay.
-var settings = []setting{
+var settings = append([]setting{
 	{"listen", "address of the API, health and reflection", "127.0.0.1:8080", "127.0.0.1:8080"},
 	{"metrics_listen", "address of /metrics, and of /debug/pprof where it is loopback; empty: off", "", "127.0.0.1:9090"},
 	{"data", "folder of the embedded store", "./warifu-data", "./warifu-data"},
@@ -85,10 +86,10 @@ var settings = []setting{
 	{"log_format", "auto (text on a terminal, else JSON), text or json", logAuto, logAuto},
 	{"drain_delay", "after SIGTERM: how long to serve on while /readyz already says no", "0s", "5s"},
 	{"shutdown_timeout", "after the drain delay: how long requests under way may take", "10s", "20s"},
-}
+}, platformSettings...)
 
 // clientVariables are the other variables this program reads.
-var clientVariables = []string{"WARIFU_URL", "WARIFU_API_KEY", "WARIFU_API_KEY_FILE", "WARIFU_CONFIG"}
+var clientVariables = []string{"WARIFU_URL", "WARIFU_API_KEY", "WARIFU_API_KEY_FILE", "WARIFU_CONFIG", "WARIFU_CONTEXT"}
 
 // injected are variables that Kubernetes sets for a service whose name begins
 // with "warifu". They are nobody's mistake.
@@ -104,6 +105,9 @@ func configFlags(cmd *cobra.Command, defaultOf func(setting) string) {
 
 func (s setting) bind(cmd *cobra.Command, defaultOf func(setting) string) {
 	cmd.Flags().String(s.flag(), defaultOf(s), s.help+" ("+s.variable()+")")
+	if s.key == "insecure_listen" {
+		cmd.Flags().Lookup(s.flag()).NoOptDefVal = "true"
+	}
 }
 
 // loadConfig reads and checks everything; all faults are reported together.
@@ -124,10 +128,10 @@ func loadConfig(sys *system, flags *pflag.FlagSet, defaultOf func(setting) strin
 	c := config{given: given}
 	err = k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		TagName: "koanf", ErrorUnused: true,
-		DecodeHook: mapstructure.ComposeDecodeHookFunc(decodeDuration, decodeTime, decodeCount, decodeBytes),
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(decodeDuration, decodeTime, decodeCount, decodeBytes, decodeLimit, decodeBool),
 	}})
 	if err == nil {
-		err = errors.Join(c.validate(), c.validateStore())
+		err = errors.Join(c.validate(), c.validateStore(), c.validatePlatform())
 	}
 	if err != nil {
 		return nil, exit(exitUsage, fmt.Errorf("configuration: %w", err))

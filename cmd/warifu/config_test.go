@@ -31,7 +31,7 @@ func load(t *testing.T, yaml string, environ, args []string) (*config, error) {
 func TestConfigPrecedence(t *testing.T) {
 	t.Parallel()
 	file := "data: file\nlisten: file:1\nlog_level: error\n"
-	environ := []string{"WARIFU_DATA=environment", "WARIFU_LISTEN=environment:1"}
+	environ := []string{"WARIFU_DATA=environment", "WARIFU_LISTEN=environment:1", "WARIFU_INSECURE_LISTEN=true"}
 	c, err := load(t, file, environ, []string{"--data", "flag"})
 	if err != nil {
 		t.Fatal(err)

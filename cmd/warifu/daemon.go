@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,10 +15,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 
 	"github.com/warifu/warifu/server"
 	"github.com/warifu/warifu/server/tenant"
+	"github.com/warifu/warifu/storage/registry"
 )
 
 // daemon is one server process from its first file to its last.
@@ -28,6 +30,8 @@ type daemon struct {
 	// table is asked for once the store is open: whoever keeps a key in the data
 	// folder is then, with an embedded store, the only process there.
 	table func() (*tenant.Table, error)
+	// prepare is told of what the store keeps beside claims, before anybody calls.
+	prepare func(context.Context, registry.Registry) error
 	// ready is told where the API listens, once it answers.
 	ready func(address net.Addr) error
 }
@@ -37,7 +41,10 @@ func newDaemon(sys *system, c *config) (*daemon, error) {
 	if err != nil {
 		return nil, exit(exitUsage, err)
 	}
-	return &daemon{sys: sys, config: c, log: sys.logger(c.LogFormat, level)}, nil
+	return &daemon{
+		sys: sys, config: c, log: redacted(sys.logger(c.LogFormat, level)),
+		prepare: func(context.Context, registry.Registry) error { return nil },
+	}, nil
 }
 
 // gcPercent is GOGC where the environment sets none. What a request allocates is
@@ -57,6 +64,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	public = netutil.LimitListener(public, int(d.config.Connections))
 	defer closeQuietly(public)
 	if d.sys.env("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -82,12 +90,35 @@ func (d *daemon) serve(stop context.Context, public net.Listener, store *opened)
 	if err != nil {
 		return err
 	}
+	if err := d.prepare(stop, store.registry); err != nil {
+		return err
+	}
+	hashKey, err := d.config.eventHashKey()
+	if err != nil {
+		return exit(exitUsage, err)
+	}
+	t, err := d.openTelemetry(stop, store)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	p, err := d.openPlatform(store, table)
+	if err != nil {
+		return err
+	}
+	if err := d.checkSeal(stop, store.registry, p.ring); err != nil {
+		return errors.Join(err, p.close())
+	}
+	if err := t.watch(store, p); err != nil {
+		return errors.Join(err, p.close())
+	}
 	srv, err := server.New(server.Config{
-		Store: store.Store, Arbiter: store.arbiter, Directory: tenant.NewDirectory(table), Logger: d.log,
-		Registry: prometheus.NewRegistry(), Clock: d.sys.now, Version: readVersion().Version, PageTokenKey: pageTokens,
+		Store: p.store, Arbiter: store.arbiter, Directory: p.directory, Platform: p.admin, Logger: d.log,
+		Quotas: p.quotas, QuotaDefaults: d.config.quotas(), Journal: p.journal, Synced: p.syncer,
+		Registry: t.registry, Tracer: t.tracer, Clock: d.sys.now, Version: readVersion().Version, PageTokenKey: pageTokens, EventHashKey: hashKey,
 	})
 	if err != nil {
-		return fmt.Errorf("build the server: %w", err)
+		return errors.Join(fmt.Errorf("build the server: %w", err), p.close())
 	}
 	// What is above ends first: listeners, then the server's loop, which answers
 	// what it has accepted, then the store's.
@@ -95,11 +126,16 @@ func (d *daemon) serve(stop context.Context, public net.Listener, store *opened)
 	engine, loop, doors := newWorkers(ended), newWorkers(ended), newWorkers(ended)
 	engine.start("store", store.run)
 	loop.start("server", srv.Run)
+	p.start(loop)
+	public, err = d.secure(public, t)
+	if err != nil {
+		return errors.Join(err, loop.end(), engine.end(), p.close())
+	}
 	api := server.NewHTTPServer(srv.Handler())
 	doors.start("listener", func(context.Context) error { return api.Serve(public) })
 	metrics, err := d.openMetrics(stop, srv, doors)
 	if err == nil {
-		d.awaitReady(stop, urlOf(public.Addr()))
+		d.awaitReady(stop, srv)
 		err = d.ready(public.Addr())
 	}
 	if err == nil {
@@ -113,7 +149,20 @@ func (d *daemon) serve(stop context.Context, public net.Listener, store *opened)
 	longPolls := time.AfterFunc(longPollGrace, loop.cancel)
 	defer longPolls.Stop()
 	err = errors.Join(err, d.shutdown(api, metrics))
-	return errors.Join(err, doors.end(), loop.end(), engine.end())
+	return errors.Join(err, doors.end(), loop.end(), p.close(), engine.end())
+}
+
+// secure puts TLS in front of a listener, where it is configured.
+func (d *daemon) secure(l net.Listener, t *telemetry) (net.Listener, error) {
+	if d.config.TLSCert == "" {
+		return l, nil
+	}
+	r, err := newTLSReloader(tlsFiles{cert: d.config.TLSCert, key: d.config.TLSKey, clientCA: d.config.TLSClientCA}, d.sys.now, d.log)
+	if err != nil {
+		return nil, err
+	}
+	t.tls.Store(r)
+	return tls.NewListener(l, r.config()), nil
 }
 
 // longPollGrace is what calls under way have before the server's loop ends.
@@ -128,21 +177,13 @@ const (
 // awaitReady returns when claims are answered, so that what is printed next is
 // true. A server that stays unready, for want of disk space for one, is left
 // running: it may recover, and completions are still taken.
-func (d *daemon) awaitReady(ctx context.Context, url string) {
+func (d *daemon) awaitReady(ctx context.Context, srv *server.Server) {
 	ctx, cancel := context.WithTimeout(ctx, readyWait)
 	defer cancel()
-	ticker := time.NewTicker(readyPause)
-	defer ticker.Stop()
-	for {
-		answer, err := get(ctx, url+"/readyz?verbose")
-		if err == nil && answer.status == http.StatusOK {
+	for srv.Ready(ctx) != nil {
+		if pause(ctx, readyPause) != nil {
+			d.log.Warn("not ready yet", "checks", srv.Ready(context.WithoutCancel(ctx)))
 			return
-		}
-		select {
-		case <-ctx.Done():
-			d.log.Warn("not ready yet", "checks", answer.body, "error", err)
-			return
-		case <-ticker.C:
 		}
 	}
 }

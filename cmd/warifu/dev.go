@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -16,23 +17,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/warifu/warifu/server/tenant"
+	"github.com/warifu/warifu/storage/registry"
 )
 
 const (
-	devTenantID   = 1
-	devTenantName = "dev"
-	devKeyFile    = "dev.key"
+	devTenantName   = "dev"
+	devKeyFile      = "dev.key"
+	devOperatorFile = "dev-platform.key"
 )
 
 func newDev(sys *system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dev", Short: "Start a server to develop against: one tenant, one key, no configuration", GroupID: groupServer, Args: cobra.NoArgs,
 		Long: `Starts a server with the tenant "dev" and the embedded store in --data. Its API
-key is made once, printed, and kept in <data>/dev.key. Claims are as durable as
+key is made once, printed, and kept in <data>/dev.key; a second one, of the
+platform, is kept in <data>/dev-platform.key for 'warifu tenants'. Claims are as durable as
 with 'serve': stop it, kill it, start it again, and duplicates are still
 answered.
 
-With --store the claims are in a database, and only the key is in --data's
+With --store the claims are in a database, and only the keys are in --data's
 default place, ./warifu-data.
 
 It listens on loopback only unless told otherwise. Metrics are off unless
@@ -58,16 +61,24 @@ func runDev(cmd *cobra.Command, sys *system, c *config) error {
 		return err
 	}
 	var key string
-	d.table = func() (*tenant.Table, error) {
-		text, stored, err := devKey(c.Data)
+	d.table = func() (*tenant.Table, error) { return tenant.NewTable(nil) }
+	d.prepare = func(ctx context.Context, reg registry.Registry) error {
+		text, team, err := devKey(c.Data, devKeyFile)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		key = text
-		return tenant.NewTable([]tenant.Config{{ID: devTenantID, Name: devTenantName, Keys: []tenant.Key{stored}}})
+		_, operator, err := devKey(c.Data, devOperatorFile)
+		if err != nil {
+			return err
+		}
+		if err := seed(ctx, reg, team, operator); err != nil {
+			return fmt.Errorf("make the tenant %q: %w", devTenantName, err)
+		}
+		return nil
 	}
 	d.ready = func(address net.Addr) error {
-		if !isLoopback(address) {
+		if !isLoopback(address) && c.TLSCert == "" {
 			d.log.Warn("the API is open to the network, without TLS; its only protection is the key", "listen", address.String())
 		}
 		return greet(sys.stdout, welcome{
@@ -86,10 +97,10 @@ func where(t target) string {
 	return t.dir
 }
 
-// devKey returns the key kept in dir, or makes it. With a database for a store,
+// devKey returns the key kept in a file of dir, or makes it. With a database for a store,
 // several processes may do so at once: they come to the same key.
-func devKey(dir string) (string, tenant.Key, error) {
-	path := filepath.Join(dir, devKeyFile)
+func devKey(dir, file string) (string, tenant.Key, error) {
+	path := filepath.Join(dir, file)
 	text, err := readSecretFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		made, key := tenant.NewKey(devTenantName)

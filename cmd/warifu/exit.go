@@ -8,14 +8,18 @@ import (
 
 // Exit codes. They are part of the interface: `warifu help exit-codes`.
 const (
-	exitOK          = 0
-	exitFailed      = 1  // the work was tried and failed
-	exitUsage       = 2  // a flag, an argument, a variable or the configuration is wrong
-	exitUnavailable = 3  // the server, or its database, cannot be reached or cannot answer; try again
-	exitDenied      = 4  // the API key is missing, wrong, or not allowed to do this
-	exitNotFound    = 5  // nothing is stored of this key
-	exitSchema      = 6  // the database's schema is older than this program needs; `warifu migrate up`
-	exitStore       = 70 // EX_SOFTWARE: a server ended at once because its disk failed
+	exitOK           = 0
+	exitFailed       = 1  // the work was tried and failed
+	exitUsage        = 2  // a flag, an argument, a variable or the configuration is wrong
+	exitUnavailable  = 3  // the server, or its database, cannot be reached or cannot answer; try again
+	exitDenied       = 4  // the API key is missing, wrong, or not allowed to do this
+	exitNotFound     = 5  // nothing is stored of this key, or there is no such tenant, consumer, key, finding or context
+	exitSchema       = 6  // the database's schema is older than this program needs; `warifu migrate up`
+	exitConflict     = 7  // it has changed since it was looked at, or exists already; look again
+	exitQuota        = 8  // a quota is used up
+	exitPrecondition = 9  // the installation, or what it keeps, does not allow this now; the text says what would
+	exitDeclined     = 10 // a confirmation was needed and not given; nothing was changed
+	exitStore        = 70 // EX_SOFTWARE: a server ended at once because its disk failed
 
 	// Only `once`, where every other code is the command's own.
 	exitOnceRefused       = 65  // EX_DATAERR: MISMATCH, IN_DOUBT, TOO_OLD: not run, look at it
@@ -32,9 +36,14 @@ const exitCodesText = `  0    done
   2    a flag, an argument, a variable or the configuration is wrong
   3    the server, or its database, cannot be reached or cannot answer; try again
   4    the API key is missing, wrong, or not allowed to do this
-  5    nothing is stored of this key (claims get)
+  5    nothing is stored of this event, or there is no such tenant, consumer, key,
+       finding or context
   6    the database's schema is older than this program needs: 'warifu migrate up'
-       (serve, dev, conformance; migrate status)
+       (serve, dev, conformance, keys bootstrap; migrate status)
+  7    it has changed since it was looked at, or exists already: look again
+  8    a quota is used up
+  9    the server does not allow this now; the text says what would have to be
+  10   a confirmation was needed and not given: nothing was changed
   70   a server ended at once because its disk failed; the log says how
   128+n ended by signal n, or at once by a second one
 

@@ -16,8 +16,13 @@ type newKey struct {
 }
 
 func newKeys(sys *system) *cobra.Command {
-	cmd := &cobra.Command{Use: "keys", Short: "Make API keys", GroupID: groupTools, Args: cobra.NoArgs, RunE: needsCommand}
-	cmd.AddCommand(newKeysNew(sys))
+	cmd := &cobra.Command{
+		Use: "keys", Short: "Make, rotate and revoke API keys", GroupID: groupAdmin, Args: cobra.NoArgs, RunE: needsCommand,
+		Long: `'bootstrap' makes the first key of the platform, in the store itself. 'create',
+'list', 'rotate' and 'revoke' ask a server. 'new' makes a key for a configuration
+file and asks nobody.`,
+	}
+	cmd.AddCommand(newKeysBootstrap(sys), newKeysCreate(sys), newKeysList(sys), newKeysRotate(sys), newKeysRevoke(sys), newKeysNew(sys))
 	return cmd
 }
 
@@ -25,7 +30,7 @@ func newKeysNew(sys *system) *cobra.Command {
 	var out output
 	var env string
 	cmd := &cobra.Command{
-		Use: "new", Short: "Make an API key, and the lines that make a server accept it", Args: cobra.NoArgs,
+		Use: "new", Short: "Make an API key offline, and the lines that make a server accept it", Args: cobra.NoArgs,
 		Long: `Makes an API key. It is printed once and stored nowhere: give 'key' to the
 client and put 'id' and 'secret_sha256' into the server's configuration.`,
 		RunE: func(*cobra.Command, []string) error {

@@ -157,7 +157,7 @@ func (o *once) conclude(result warifu.Result, err error) error {
 		return exit(exitOnceUnrecorded, fmt.Errorf("the command ran, but its outcome is not recorded: %w", err))
 	case isAny(err, warifu.ErrMismatch, warifu.ErrInDoubt, warifu.ErrTooOld):
 		return exit(exitOnceRefused, fmt.Errorf("not run: %w", err))
-	case isAny(err, warifu.ErrInProgress, warifu.ErrUnavailable, warifu.ErrOverloaded, warifu.ErrOutcomeUnknown,
+	case isAny(err, warifu.ErrInProgress, warifu.ErrUnavailable, warifu.ErrOverloaded, warifu.ErrQuotaExceeded, warifu.ErrOutcomeUnknown,
 		warifu.ErrUnprotected, warifu.ErrStale, warifu.ErrLeaseLost):
 		return exit(exitOnceLater, err)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,4 +105,54 @@ func TestREADMEProgram(t *testing.T) {
 	f.setenv("WARIFU_API_KEY=" + server.key)
 	f.finish(f.command("./program")).want(t, 0, "reserved 3, accepted true, replayed false, error <nil>", "")
 	f.finish(f.command("./program")).want(t, 0, "reserved 3, accepted true, replayed true, error <nil>", "")
+}
+
+// TestREADMEOperator is the day of an operator as the README has it, in one
+// shell, on an embedded store: first key, tenants, consumers, keys, metrics,
+// rotation, suspension, audit log.
+func TestREADMEOperator(t *testing.T) {
+	t.Parallel()
+	f := newFolder(t)
+	if err := os.Mkdir(f.path("bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(f.path("warifu"), f.path("bin/warifu")); err != nil {
+		t.Fatal(err)
+	}
+	script := strings.Join(blocks(t, "bash"), "\n")
+	api, metrics := freeAddress(t), freeAddress(t)
+	for old, now := range map[string]string{"127.0.0.1:8080": api, "127.0.0.1:9090": metrics} {
+		if !strings.Contains(script, old) {
+			t.Fatalf("the README no longer uses %s", old)
+		}
+		script = strings.ReplaceAll(script, old, now)
+	}
+	script = fmt.Sprintf("set -euo pipefail; export PATH=$PWD/bin:$PATH WARIFU_LISTEN=%s WARIFU_METRICS_LISTEN=%s\n%s\nwait", api, metrics, script)
+	got := f.finish(f.command("bash", "-c", script))
+	if got.code != 0 {
+		t.Fatalf("code %d\n%s\n%s", got.code, got.stdout, got.stderr)
+	}
+	for _, want := range []string{
+		"tenant.create", "consumer.put", "key.create", "key.rotate", "tenant.suspend", "on request",
+		`decision="granted"`,
+	} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("without %q:\n%s", want, got.stdout)
+		}
+	}
+	dates := regexp.MustCompile(`(?m)^.*\d\d:\d\d:\d\d .*\d{4}$`).FindAllString(got.stdout, -1)
+	if len(dates) != 3 || dates[1] != dates[0] || dates[2] != dates[0] {
+		t.Errorf("the command was to run once, and to be replayed under either key: %q", dates)
+	}
+}
+
+// freeAddress is an address on loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
 }

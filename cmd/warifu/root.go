@@ -34,12 +34,17 @@ result instead of running again.
 
 Start with 'warifu dev'. It prints an API key and a first request.
 
-Client commands read WARIFU_URL, and WARIFU_API_KEY or WARIFU_API_KEY_FILE.`,
+Client commands read WARIFU_URL, and WARIFU_API_KEY or WARIFU_API_KEY_FILE; 'warifu
+context' keeps both under a name.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmd.ValidateFlagGroups(); err != nil { // cobra does so later
+				return err
+			}
 			*begun = true
+			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -47,12 +52,15 @@ Client commands read WARIFU_URL, and WARIFU_API_KEY or WARIFU_API_KEY_FILE.`,
 	root.AddGroup(
 		&cobra.Group{ID: groupServer, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"},
+		&cobra.Group{ID: groupAdmin, Title: "Administration:"},
 		&cobra.Group{ID: groupTools, Title: "Tools:"},
 	)
 	root.AddCommand(
 		newDev(sys), newServe(sys), newMigrate(sys),
 		newClaims(sys), newOnce(sys), newDoctor(sys),
-		newConformance(sys), newKeys(sys), newConfig(sys), newVersion(sys),
+		newTenants(sys), newConsumers(sys), newKeys(sys), newApply(sys), newAudit(sys), newUsage(sys), newFindings(sys),
+		newJobs(sys), newResults(sys), newDataKeys(sys),
+		newContext(sys), newConformance(sys), newConfig(sys), newVersion(sys),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText},
 	)
 	root.SetCompletionCommandGroupID(groupTools)
@@ -64,5 +72,6 @@ Client commands read WARIFU_URL, and WARIFU_API_KEY or WARIFU_API_KEY_FILE.`,
 const (
 	groupServer = "server"
 	groupClient = "client"
+	groupAdmin  = "admin"
 	groupTools  = "tools"
 )

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net"
 
 	"github.com/spf13/cobra"
@@ -11,10 +10,16 @@ import (
 
 func newServe(sys *system) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "serve", Short: "Serve the tenants of a configuration file", GroupID: groupServer, Args: cobra.NoArgs,
-		Long: `Serves the tenants of a configuration file. Settings come from defaults, the
-file, WARIFU_* variables and flags, each overriding the one before; unknown
-names are errors. A file looks so ('warifu keys new' makes the key lines):
+		Use: "serve", Short: "Serve the tenants of a store", GroupID: groupServer, Args: cobra.NoArgs,
+		Long: `Serves the tenants that the store knows. 'warifu keys bootstrap' makes the first
+key of a new store, and with that 'warifu tenants create' and 'warifu keys create'
+make the others; they are in force within 5 s on every server of the store.
+
+Settings come from defaults, a file, WARIFU_* variables and flags, each
+overriding the one before; unknown names are errors. Tenants may also stand in
+the file, for an installation that nobody administers while it runs; they go
+before those of the store and cannot be changed by the API ('warifu keys new'
+makes the key lines):
 
   listen: 127.0.0.1:8080
   data: /var/lib/warifu
@@ -47,9 +52,6 @@ acknowledged is lost.`,
 		c, err := loadConfig(sys, cmd.Flags(), serveDefault)
 		if err != nil {
 			return err
-		}
-		if len(c.Tenants) == 0 {
-			return exit(exitUsage, errors.New("configuration: no tenants, so nobody could call; see 'warifu serve --help'"))
 		}
 		table, err := tenantTable(c.Tenants)
 		if err != nil {

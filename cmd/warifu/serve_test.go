@@ -172,17 +172,11 @@ func TestServeMetricsAndProfiles(t *testing.T) {
 	p := f.serve()
 	p.call("Claim", claimOf("inventory", "e", 1))
 	for path, want := range map[string]string{
-		"/metrics":      `warifu_claims_total{decision="granted"} 1`,
+		"/metrics":      `warifu_claims_total{consumer="declared",decision="granted",on_lease_loss="regrant"} 1`,
 		"/debug/pprof/": "goroutine",
 	} {
 		if got := p.metrics(path); !strings.Contains(got, want) {
 			t.Errorf("%s: without %q:\n%s", path, want, got)
 		}
 	}
-}
-
-func TestServeNeedsTenants(t *testing.T) {
-	t.Parallel()
-	f := newFolder(t)
-	f.warifu("serve").want(t, exitUsage, "", "no tenants")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/bloom"
 	"github.com/warifu/warifu/storage/pebble"
+	"github.com/warifu/warifu/storage/registry"
 	"github.com/warifu/warifu/storage/sqlstore"
 	"github.com/warifu/warifu/storage/sqlstore/migrate"
 )
@@ -59,8 +60,10 @@ func parseTarget(name string) (target, error) {
 // opened is a store with what it does meanwhile.
 type opened struct {
 	storage.Store
-	run     func(context.Context) error // until its context ends
-	arbiter arbiter.Config              // what suits it
+	registry registry.Registry           // in the same place
+	run      func(context.Context) error // until its context ends
+	arbiter  arbiter.Config              // what suits it
+	pools    func() []sqlstore.PoolStats // nil: it has no connections
 }
 
 // openStore opens whatever is configured. It is the one place that picks a
@@ -81,7 +84,7 @@ func (d *daemon) openStore(ctx context.Context) (*opened, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store in %s: %w", d.config.Data, err)
 	}
-	return &opened{Store: store, run: store.Run}, nil
+	return &opened{Store: store, registry: store.Registry(), run: store.Run}, nil
 }
 
 // A database answers a batch after one or two round trips of the network: more
@@ -104,7 +107,7 @@ func (d *daemon) openSQL(ctx context.Context, monotonic func() time.Duration) (*
 		return nil, errors.Join(d.config.target.failed("open", err), store.Close())
 	}
 	out := &opened{
-		Store: store, run: untilDone,
+		Store: store, registry: store.Registry(), run: untilDone, pools: store.PoolStats,
 		arbiter: arbiter.Config{Senders: sqlSenders, SendersFull: sqlSendersFull, StoreTimeout: d.config.StoreTimeout},
 	}
 	if d.config.Filter == filterOff {

@@ -123,7 +123,7 @@ func TestDevKeyRace(t *testing.T) {
 	keys := make(chan string, processes)
 	for range processes {
 		go func() {
-			key, _, err := devKey(dir)
+			key, _, err := devKey(dir, devKeyFile)
 			if err != nil {
 				key = err.Error()
 			}

@@ -23,6 +23,10 @@ var (
 	// ErrOverloaded: the server, or this client's own queue, has too much to do
 	// already. As ErrUnavailable, and send less.
 	ErrOverloaded = errors.New("too much at once; slow down")
+	// ErrQuotaExceeded: the tenant is over a quota, which Field names. Do not act;
+	// nack the message and let it come again, not before RetryAfter. Completions
+	// are never refused for it.
+	ErrQuotaExceeded = errors.New("the tenant is over a quota; try again later")
 	// ErrOutcomeUnknown matches every error after which the call may or may not
 	// have been applied. Sending it again with the same attempt ID is safe and
 	// finds out.
@@ -30,7 +34,9 @@ var (
 
 	// ErrUnauthenticated: no API key, a wrong one, or a revoked one.
 	ErrUnauthenticated = errors.New("the API key is missing, wrong or revoked")
-	// ErrPermissionDenied: the API key is not allowed to do this.
+	// ErrPermissionDenied: the API key is not allowed to do this, the tenant is
+	// suspended, or its administrator has to put something right first. The
+	// message says which.
 	ErrPermissionDenied = errors.New("the API key does not allow this")
 	// ErrInvalid: the request breaks a limit or a rule; Field and Limit name
 	// both. The same request will never succeed.

@@ -95,7 +95,7 @@ func (e *Error) setKind(again bool, kind error) {
 // could be asked, or nobody could say.
 func (e *Error) open() bool {
 	return errors.Is(e.kind, ErrUnavailable) || errors.Is(e.kind, ErrOverloaded) ||
-		errors.Is(e.kind, ErrInternal) || errors.Is(e.kind, ErrReply)
+		errors.Is(e.kind, ErrQuotaExceeded) || errors.Is(e.kind, ErrInternal) || errors.Is(e.kind, ErrReply)
 }
 
 // meaning is the one table from the server's reasons to sentinels; again says
@@ -103,11 +103,15 @@ func (e *Error) open() bool {
 // from what stands between us and the server, and mean what their code says.
 func meaning(reason warifuv1.Reason, code connect.Code) (again bool, kind error) {
 	switch reason {
-	case warifuv1.Reason_REASON_INVALID_FIELD, warifuv1.Reason_REASON_INVALID_PAGE_TOKEN:
-		return false, ErrInvalid
+	case warifuv1.Reason_REASON_INVALID_FIELD, warifuv1.Reason_REASON_INVALID_PAGE_TOKEN,
+		warifuv1.Reason_REASON_NOT_FOUND, warifuv1.Reason_REASON_ALREADY_EXISTS, warifuv1.Reason_REASON_CONFLICT:
+		return false, ErrInvalid // the last three are answers to administrators
+	case warifuv1.Reason_REASON_QUOTA_EXCEEDED:
+		return false, ErrQuotaExceeded // a burst is over soon, a level is not: RetryAfter says
 	case warifuv1.Reason_REASON_UNAUTHENTICATED:
 		return false, ErrUnauthenticated
-	case warifuv1.Reason_REASON_PERMISSION_DENIED:
+	case warifuv1.Reason_REASON_PERMISSION_DENIED, warifuv1.Reason_REASON_TENANT_SUSPENDED,
+		warifuv1.Reason_REASON_PRECONDITION:
 		return false, ErrPermissionDenied
 	case warifuv1.Reason_REASON_UNKNOWN_CONSUMER:
 		return false, ErrUnknownConsumer

@@ -270,6 +270,12 @@ func TestEveryReasonHasASentinel(t *testing.T) {
 		warifuv1.Reason_REASON_INVALID_PAGE_TOKEN: {ErrInvalid, false},
 		warifuv1.Reason_REASON_INTERNAL:           {ErrInternal, false},
 		warifuv1.Reason_REASON_CANCELED:           {ErrUnavailable, true},
+		warifuv1.Reason_REASON_TENANT_SUSPENDED:   {ErrPermissionDenied, false},
+		warifuv1.Reason_REASON_QUOTA_EXCEEDED:     {ErrQuotaExceeded, false},
+		warifuv1.Reason_REASON_NOT_FOUND:          {ErrInvalid, false},
+		warifuv1.Reason_REASON_ALREADY_EXISTS:     {ErrInvalid, false},
+		warifuv1.Reason_REASON_CONFLICT:           {ErrInvalid, false},
+		warifuv1.Reason_REASON_PRECONDITION:       {ErrPermissionDenied, false},
 	}
 	for n, name := range warifuv1.Reason_name {
 		reason := warifuv1.Reason(n)

@@ -38,8 +38,8 @@ import (
 type Config struct {
 	// Registry keeps the rows.
 	Registry registry.Registry
-	// Purger deletes a tenant's records; the claims' store.
-	Purger Purger
+	// Records are the claims' store.
+	Records Records
 	// Refresh makes a change that was just applied known to this server. What
 	// it cannot do now it does with its next look.
 	Refresh func(context.Context) error
@@ -84,7 +84,7 @@ type Admin struct {
 func New(cfg Config) (*Admin, error) {
 	var faults []error
 	for name, missing := range map[string]bool{
-		"Registry": cfg.Registry == nil, "Purger": cfg.Purger == nil, "Refresh": cfg.Refresh == nil, "Tokens": cfg.Tokens == nil,
+		"Registry": cfg.Registry == nil, "Records": cfg.Records == nil, "Refresh": cfg.Refresh == nil, "Tokens": cfg.Tokens == nil,
 		"Owner": cfg.Owner == "", "Clock": cfg.Clock == nil, "Pause": cfg.Pause == nil,
 	} {
 		if missing {

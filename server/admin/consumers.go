@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -24,6 +25,11 @@ const (
 var limitConsumer = fmt.Sprintf("1-%d characters of [A-Za-z0-9._/-]", claim.ConsumerCharsMax)
 
 var errNoConsumer = fault.New(warifuv1.Reason_REASON_NOT_FOUND, "no consumer of this name is declared")
+
+// errShredded: which of the tenant's keys a consumer's results must not be opened
+// with any more stands in its row.
+var errShredded = fault.New(warifuv1.Reason_REASON_PRECONDITION,
+	"results of this consumer were shredded, and its declaration is what keeps them so: it stays until the tenant is deleted")
 
 // PutConsumer declares a consumer, or replaces its policy.
 func (a *team) PutConsumer(ctx context.Context, m *warifuv1.PutConsumerRequest) (*warifuv1.PutConsumerResponse, error) {
@@ -224,7 +230,14 @@ func (a *team) DeleteConsumer(ctx context.Context, m *warifuv1.DeleteConsumerReq
 	if w.tenant.StrictConsumers {
 		then = "claims are refused from now on"
 	}
-	c := a.consequence(w.tenant, m.GetName(), []string{then + "; records stay until they expire"})
+	what := []string{then + "; records stay until they expire"}
+	if row != nil && len(row.DataKeys) > 0 {
+		what = append(what, "its data keys go with it: its stored results cannot be read any more, and duplicates are answered without them")
+	}
+	c := a.consequence(w.tenant, m.GetName(), what)
+	if row != nil && slices.ContainsFunc(row.DataKeys, func(k registry.DataKey) bool { return k.Shredded != 0 && k.KEK == "" }) {
+		return nil, errShredded
+	}
 	if m.GetChange().GetDryRun() {
 		if row == nil {
 			return nil, errNoConsumer

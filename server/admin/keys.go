@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -67,8 +68,11 @@ func (a *team) CreateKey(ctx context.Context, m *warifuv1.CreateKeyRequest) (*wa
 		return nil, writeFault(err)
 	}
 	made, err := a.key(ctx, w.id(), row.ID)
+	if errors.Is(err, errNoKey) {
+		return nil, errKeyShown // an earlier send of this change has made another
+	}
 	if err != nil {
-		return nil, errKeyShown
+		made = keyMessage(&row, 0) // it is stored; only the look at it has failed
 	}
 	return &warifuv1.CreateKeyResponse{Key: made, Secret: text}, nil
 }
@@ -156,8 +160,11 @@ func (a *team) RotateKey(ctx context.Context, m *warifuv1.RotateKeyRequest) (*wa
 		return nil, writeFault(err)
 	}
 	made, err := a.key(ctx, w.id(), row.ID)
-	if err != nil {
+	if errors.Is(err, errNoKey) {
 		return nil, errKeyShown
+	}
+	if err != nil {
+		return &warifuv1.RotateKeyResponse{Key: keyMessage(&row, 0), Secret: text, Old: keyMessage(&ends, 0)}, nil
 	}
 	before, err := a.key(ctx, w.id(), old.ID)
 	return &warifuv1.RotateKeyResponse{Key: made, Secret: text, Old: before}, err

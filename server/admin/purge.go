@@ -12,9 +12,10 @@ import (
 	"github.com/warifu/warifu/storage/registry"
 )
 
-// Purger deletes records. storage.Store is one.
-type Purger interface {
+// Records are what is stored of tenants. storage.Store has them.
+type Records interface {
 	Purge(ctx context.Context, s storage.TenantStep) (storage.Purged, error)
+	Tally(ctx context.Context, s storage.TenantStep) (storage.Tallied, error)
 }
 
 const (
@@ -110,7 +111,7 @@ func (a *Admin) purge(ctx context.Context, j *registry.Job) error {
 	}
 	j.State = registry.JobRunning
 	for n := 1; ; n++ {
-		step, err := a.cfg.Purger.Purge(ctx, storage.TenantStep{Tenant: p.Tenant, Cursor: j.Cursor, Limit: purgeStep})
+		step, err := a.cfg.Records.Purge(ctx, storage.TenantStep{Tenant: p.Tenant, Cursor: j.Cursor, Limit: purgeStep})
 		if errors.Is(err, storage.ErrCursor) && j.Cursor != nil {
 			j.Cursor = nil // begin again: what is gone is gone
 			continue
@@ -184,7 +185,14 @@ func (a *Admin) bury(ctx context.Context, j *registry.Job, t claim.TenantID) err
 	}
 	if row := k.tenants[t]; row != nil && row.State == registry.TenantDeleting {
 		gone := *row
-		gone.State = registry.TenantDeleted
+		gone.State, gone.DataKeys = registry.TenantDeleted, nil
+		for _, k := range row.DataKeys { // there is nothing left that they open
+			k.Wrapped = nil
+			if k.Shredded == 0 {
+				k.Shredded = claim.FromTime(a.cfg.Clock())
+			}
+			gone.DataKeys = append(gone.DataKeys, k)
+		}
 		c.Tenants = []registry.Write[registry.Tenant]{registry.Put(gone)}
 	}
 	j.State, j.Cursor, j.Error = registry.JobDone, nil, ""

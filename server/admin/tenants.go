@@ -12,6 +12,7 @@ import (
 	"github.com/warifu/warifu/server/fault"
 	"github.com/warifu/warifu/server/quota"
 	"github.com/warifu/warifu/server/tenant"
+	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 	"github.com/warifu/warifu/storage/registry"
 )
@@ -39,8 +40,12 @@ func (a *platform) CreateTenant(ctx context.Context, m *warifuv1.CreateTenantReq
 		if err != nil {
 			return nil, err
 		}
+		number, err := a.freeNumber(ctx, max(w.lastTenant, a.cfg.Reserved)+1)
+		if err != nil {
+			return nil, err
+		}
 		row := registry.Tenant{
-			ID: max(w.lastTenant, a.cfg.Reserved) + 1, Name: m.GetName(), State: registry.TenantActive, StrictConsumers: m.GetStrictConsumers(),
+			ID: number, Name: m.GetName(), State: registry.TenantActive, StrictConsumers: m.GetStrictConsumers(),
 			Limits: limits(m.GetQuotas()), Note: m.GetNote(),
 		}
 		if m.GetChange().GetDryRun() {
@@ -67,6 +72,26 @@ func (a *platform) CreateTenant(ctx context.Context, m *warifuv1.CreateTenantReq
 		return nil, writeFault(err)
 	}
 	return nil, fault.New(warifuv1.Reason_REASON_CONFLICT, "too many tenants are made at once; nothing was applied, ask again")
+}
+
+// skippedMax bounds how many numbers are passed over because records have them.
+const skippedMax = 1000
+
+// freeNumber returns the first number from at on of which nothing is stored.
+// Tenants of a configuration have left records that no row tells of: whoever got
+// their number would be given what they stored.
+func (a *Admin) freeNumber(ctx context.Context, at claim.TenantID) (claim.TenantID, error) {
+	for id := at; id < at+skippedMax; id++ {
+		found, err := a.cfg.Records.Tally(ctx, storage.TenantStep{Tenant: id, Limit: 1})
+		if err != nil {
+			return 0, readFault(err)
+		}
+		if len(found.Counts) == 0 && found.Cursor == nil {
+			return id, nil
+		}
+	}
+	return 0, fault.New(warifuv1.Reason_REASON_PRECONDITION,
+		fmt.Sprintf("records without a tenant have the numbers %d to %d: purge them first", at, at+skippedMax-1))
 }
 
 // logged is a tenant as its own team may read it in the audit log: numbers are
@@ -124,7 +149,7 @@ func (a *platform) UpdateTenant(ctx context.Context, m *warifuv1.UpdateTenantReq
 	if m.GetNewName() != "" && !tenant.ValidName(m.GetNewName()) {
 		return nil, fault.Invalid("new_name", limitTenantName)
 	}
-	t, c, err := a.alter(ctx, m.GetName(), "tenant.update", m.GetChange(), func(t *registry.Tenant) []string {
+	t, c, err := a.alter(ctx, []string{m.GetName(), m.GetNewName()}, "tenant.update", m.GetChange(), func(t *registry.Tenant) []string {
 		var notes []string
 		if m.GetNewName() != "" {
 			t.Name = m.GetNewName()
@@ -140,7 +165,7 @@ func (a *platform) UpdateTenant(ctx context.Context, m *warifuv1.UpdateTenantReq
 
 // SuspendTenant refuses a tenant's new claims.
 func (a *platform) SuspendTenant(ctx context.Context, m *warifuv1.SuspendTenantRequest) (*warifuv1.SuspendTenantResponse, error) {
-	t, c, err := a.alter(ctx, m.GetName(), "tenant.suspend", m.GetChange(), func(t *registry.Tenant) []string {
+	t, c, err := a.alter(ctx, []string{m.GetName()}, "tenant.suspend", m.GetChange(), func(t *registry.Tenant) []string {
 		t.State = registry.TenantSuspended
 		return []string{"new claims are refused within 5 s; what was granted can be completed, extended and released"}
 	})
@@ -149,7 +174,7 @@ func (a *platform) SuspendTenant(ctx context.Context, m *warifuv1.SuspendTenantR
 
 // ResumeTenant takes a tenant's claims again.
 func (a *platform) ResumeTenant(ctx context.Context, m *warifuv1.ResumeTenantRequest) (*warifuv1.ResumeTenantResponse, error) {
-	t, _, err := a.alter(ctx, m.GetName(), "tenant.resume", m.GetChange(), func(t *registry.Tenant) []string {
+	t, _, err := a.alter(ctx, []string{m.GetName()}, "tenant.resume", m.GetChange(), func(t *registry.Tenant) []string {
 		t.State = registry.TenantActive
 		return nil
 	})
@@ -158,7 +183,7 @@ func (a *platform) ResumeTenant(ctx context.Context, m *warifuv1.ResumeTenantReq
 
 // DeleteTenant ends a tenant and begins its purge.
 func (a *platform) DeleteTenant(ctx context.Context, m *warifuv1.DeleteTenantRequest) (*warifuv1.DeleteTenantResponse, error) {
-	t, c, err := a.alter(ctx, m.GetName(), "tenant.delete", m.GetChange(), func(t *registry.Tenant) []string {
+	t, c, err := a.alter(ctx, []string{m.GetName()}, "tenant.delete", m.GetChange(), func(t *registry.Tenant) []string {
 		t.State = registry.TenantDeleting
 		return []string{
 			"its keys are refused within 5 s, and attempts that work now cannot be completed",
@@ -168,15 +193,19 @@ func (a *platform) DeleteTenant(ctx context.Context, m *warifuv1.DeleteTenantReq
 	return &warifuv1.DeleteTenantResponse{Tenant: t, Consequence: c}, err
 }
 
-// alter changes one tenant at the version that was looked at.
+// alter changes one tenant at the version that was looked at. A tenant that is
+// renamed is found by its new name where the call was sent before.
 func (a *platform) alter(
-	ctx context.Context, name, action string, m *warifuv1.Change, edit func(*registry.Tenant) []string,
+	ctx context.Context, names []string, action string, m *warifuv1.Change, edit func(*registry.Tenant) []string,
 ) (*warifuv1.Tenant, *warifuv1.Consequence, error) {
 	id, err := why(m, true)
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := a.of(ctx, name)
+	w, err := a.of(ctx, names[0])
+	if errors.Is(err, ErrNoTenant) && len(names) > 1 && names[1] != "" {
+		w, err = a.of(ctx, names[1])
+	}
 	if err != nil {
 		return nil, nil, err
 	}

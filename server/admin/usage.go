@@ -17,7 +17,7 @@ func (a *team) GetUsage(ctx context.Context, m *warifuv1.GetUsageRequest) (*wari
 		return nil, err
 	}
 	u, known := a.usage(w.tenant)
-	res := &warifuv1.GetUsageResponse{Usage: []*warifuv1.Usage{
+	res := &warifuv1.GetUsageResponse{TenantVersion: w.tenant.Version, Usage: []*warifuv1.Usage{
 		{What: quota.Requests.String(), Used: int64(u.RequestsPerSecond), Limit: u.Limits.Requests},
 		{What: quota.Items.String(), Used: int64(u.ItemsPerSecond), Limit: u.Limits.Items},
 		{What: quota.LiveLeases.String(), Used: u.Live, Limit: u.Limits.LiveLeases},

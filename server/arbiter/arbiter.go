@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -81,6 +82,11 @@ type Config struct {
 	// Rand draws from [0, 1) for the jitter of polls; safe for concurrent use.
 	// Default rand.Float64.
 	Rand func() float64
+	// Trace is told of each batch before the store is asked: what it asks, the
+	// contexts of the calls in it, and how many items they have together. It
+	// returns the context of the store calls, which is the given one or derived
+	// from it, and what to call when they are over. Nil: nothing is told.
+	Trace func(ctx context.Context, action string, calls iter.Seq[context.Context], items int) (context.Context, func())
 }
 
 // validate fills in the defaults and reports all faults at once.

@@ -3,6 +3,7 @@ package arbiter
 import (
 	"context"
 	"fmt"
+	"iter"
 	"runtime"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ type lane[Q, A any] struct {
 	itemsMax int
 	senders  int // at once, while no full batch is waiting
 	timeout  time.Duration
+	trace    func(context.Context, string, iter.Seq[context.Context], int) (context.Context, func()) // may be nil
 	// unsure is what an error of unknown meaning becomes: ErrUnknown where
 	// something may have been written, ErrUnavailable where only read.
 	unsure error
@@ -68,7 +70,7 @@ type call[Q, A any] struct {
 
 func newLane[Q, A any](action string, cfg *Config, unsure error, key func(*Q) *claim.Key, fail func(*A, error)) *lane[Q, A] {
 	l := &lane[Q, A]{
-		action: action, itemsMax: cfg.QueueItemsMax, senders: cfg.Senders, timeout: cfg.StoreTimeout,
+		action: action, itemsMax: cfg.QueueItemsMax, senders: cfg.Senders, timeout: cfg.StoreTimeout, trace: cfg.Trace,
 		unsure: unsure, key: key, fail: fail,
 	}
 	l.filled.L = &l.mu
@@ -213,11 +215,28 @@ func (l *lane[Q, A]) send(work func(context.Context, *batch[Q, A])) {
 	b := newBatch(l)
 	for l.take(b) {
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
+		ctx, ended := l.traced(ctx, b)
 		work(ctx, b)
+		ended()
 		cancel()
 		b.deliver()
 		l.end(b)
 	}
+}
+
+// traced tells whoever traces of a batch that is about to go to the store.
+func (l *lane[Q, A]) traced(ctx context.Context, b *batch[Q, A]) (traced context.Context, ended func()) {
+	if l.trace == nil {
+		return ctx, func() {}
+	}
+	calls := func(yield func(context.Context) bool) {
+		for _, c := range b.calls {
+			if !yield(c.ctx) {
+				return
+			}
+		}
+	}
+	return l.trace(ctx, l.action, calls, len(b.items))
 }
 
 // take moves what is queued into b, at most claim.BatchItemsMax items, waiting

@@ -49,7 +49,7 @@ func TestRecover(t *testing.T) {
 	for _, value := range []any{"boom 4711", errors.New("boom 4711"), &bytes.Buffer{}} {
 		log.Reset()
 		info, err := call(t.Context(), func(context.Context, connect.Spec, connect.ServerStream) error { panic(value) },
-			RequestID(table(Method{Name: "Call"}), time.Now), Log(logger, time.Now), Recover(logger))
+			RequestID(table(Method{Name: "Call"}), time.Now), Log(logger, time.Now, nil), Recover(logger))
 		if connect.CodeOf(err) != connect.CodeInternal || strings.Contains(err.Error(), "4711") || fault.Of(err).NotApplied() {
 			t.Errorf("a panic became %v", err)
 		}
@@ -147,7 +147,7 @@ func TestLogLevels(t *testing.T) {
 func TestCheap(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := table(Method{Name: "Call", Scope: tenant.ScopeClaim})
-	measured, err := Metrics(registry, m, time.Now)
+	measured, err := NewMeter(registry, m, time.Now, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
-	s := connect.NewServer(RequestID(m, time.Now), Log(logger, time.Now), measured, Recover(logger),
+	s := connect.NewServer(RequestID(m, time.Now), Log(logger, time.Now, nil), measured.Intercept, Recover(logger),
 		Authenticate(tenant.NewDirectory(keys)), Limit(limiterOf(t, 10)), Deadline(time.Minute))
 	bare := connect.NewServer()
 	for _, server := range []*connect.Server{s, bare} {
@@ -183,7 +183,7 @@ func TestCheap(t *testing.T) {
 
 func BenchmarkInterceptors(b *testing.B) {
 	m := table(Method{Name: "Call", Scope: tenant.ScopeClaim})
-	measured, err := Metrics(prometheus.NewRegistry(), m, time.Now)
+	measured, err := NewMeter(prometheus.NewRegistry(), m, time.Now, false)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func BenchmarkInterceptors(b *testing.B) {
 		b.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
-	s := connect.NewServer(RequestID(m, time.Now), Log(logger, time.Now), measured, Recover(logger),
+	s := connect.NewServer(RequestID(m, time.Now), Log(logger, time.Now, nil), measured.Intercept, Recover(logger),
 		Authenticate(tenant.NewDirectory(keys)), Limit(limiterOf(b, 1000)), Deadline(time.Minute))
 	s.Register(connect.Method{Spec: connect.Spec{Procedure: procedure}, Handler: ok})
 	b.ReportAllocs()

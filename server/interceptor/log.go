@@ -1,6 +1,7 @@
 package interceptor
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect/v2"
+	"go.opentelemetry.io/otel/trace"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/fault"
@@ -21,20 +23,32 @@ import (
 // out are counted in the next line.
 const refusalLinesMax = 50
 
+// EventHashKeyBytesMin bounds the key of EventHash: with one that can be guessed,
+// whoever reads a log could try event IDs.
+const EventHashKeyBytesMin = 16
+
+// eventHashBytes is how much of the hash logs show: enough to tell the events of
+// a log apart.
+const eventHashBytes = 8
+
 // Log writes one line per failed call, and one per successful call at debug
-// level. Lines hold the method, code, reason, duration, tenant, key ID and
-// request ID. Event IDs appear only as a hash keyed anew in every process;
-// results, digests and credentials never do.
-func Log(logger *slog.Logger, clock func() time.Time) connect.ServerInterceptor {
-	l := &callLog{logger: logger, clock: clock}
-	_, _ = rand.Read(l.hashKey[:]) // never fails: it ends the process instead
+// level. Lines hold the method, code, reason, duration, tenant, key ID, request
+// ID, and the trace's where it is sampled. Event IDs appear only as
+// EventHash with hashKey, which is random when empty: then hashes are the same
+// within one process and lead nowhere. Results, digests and credentials never do.
+func Log(logger *slog.Logger, clock func() time.Time, hashKey []byte) connect.ServerInterceptor {
+	l := &callLog{logger: logger, clock: clock, hashKey: bytes.Clone(hashKey)}
+	if len(l.hashKey) == 0 {
+		l.hashKey = make([]byte, sha256.Size)
+		_, _ = rand.Read(l.hashKey) // never fails: it ends the process instead
+	}
 	return func(next connect.ServerFunc) connect.ServerFunc {
 		return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
 			err := next(ctx, spec, stream)
 			if err != nil {
 				l.failed(ctx, fault.Of(err))
 			} else if logger.Enabled(ctx, slog.LevelDebug) {
-				logger.LogAttrs(ctx, slog.LevelDebug, "call served", l.attrs(CallFrom(ctx), "ok")...)
+				logger.LogAttrs(ctx, slog.LevelDebug, "call served", l.attrs(ctx, "ok")...)
 			}
 			return err
 		}
@@ -44,7 +58,7 @@ func Log(logger *slog.Logger, clock func() time.Time) connect.ServerInterceptor 
 type callLog struct {
 	logger  *slog.Logger
 	clock   func() time.Time
-	hashKey [sha256.Size]byte
+	hashKey []byte
 	mu      struct {
 		sync.Mutex
 		second  int64
@@ -65,13 +79,13 @@ func (l *callLog) failed(ctx context.Context, f *fault.Fault) {
 			return
 		}
 	}
-	attrs := append(l.attrs(CallFrom(ctx), f.Code().String()), slog.String("reason", f.Reason.String()))
+	attrs := append(l.attrs(ctx, f.Code().String()), slog.String("reason", f.Reason.String()))
 	if f.Field != "" {
 		attrs = append(attrs, slog.String("field", f.Field), slog.String("limit", f.Limit))
 	}
 	if cause := f.Unwrap(); cause != nil && level >= slog.LevelWarn {
 		// Causes of refusals quote the request; ours quote the store.
-		attrs = append(attrs, slog.String("cause", cause.Error()))
+		attrs = append(attrs, slog.String("cause", unquoted(cause.Error())))
 	}
 	if skipped > 0 {
 		attrs = append(attrs, slog.Int("lines_left_out", skipped))
@@ -119,16 +133,20 @@ func (l *callLog) admit() (skipped int, ok bool) {
 	return skipped, true
 }
 
-func (l *callLog) attrs(call *Call, code string) []slog.Attr {
-	attrs := make([]slog.Attr, 0, 12)
+func (l *callLog) attrs(ctx context.Context, code string) []slog.Attr {
+	call := CallFrom(ctx)
+	attrs := make([]slog.Attr, 0, 13)
 	attrs = append(attrs,
 		slog.String("method", call.Method.Name), slog.String("code", code),
 		slog.Duration("duration", l.clock().Sub(call.Began)), slog.String("request_id", call.RequestID))
 	if p := call.Principal; p != nil {
 		attrs = append(attrs, slog.String("tenant", p.TenantName()), slog.String("key", p.KeyID))
 	}
+	if span := trace.SpanContextFromContext(ctx); span.IsSampled() {
+		attrs = append(attrs, slog.String("trace_id", span.TraceID().String()))
+	}
 	if call.consumer != "" {
-		attrs = append(attrs, slog.String("consumer", call.consumer), slog.String("event", l.hash(call.eventID)))
+		attrs = append(attrs, slog.String("consumer", call.consumer), slog.String("event", EventHash(l.hashKey, call.eventID)))
 	}
 	if call.items > 0 {
 		attrs = append(attrs, slog.Int("items", call.items))
@@ -136,10 +154,12 @@ func (l *callLog) attrs(call *Call, code string) []slog.Attr {
 	return attrs
 }
 
-// hash lets lines about the same event be found together without saying which
-// event it is.
-func (l *callLog) hash(eventID string) string {
-	mac := hmac.New(sha256.New, l.hashKey[:])
+// EventHash is what logs show in place of an event ID, so that lines about the
+// same event are found together without saying which event it is: the first 8
+// bytes of its HMAC-SHA256, in hexadecimal digits. Whoever has the key finds the
+// lines about an event that they know.
+func EventHash(key []byte, eventID string) string {
+	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(eventID))
-	return hex.EncodeToString(mac.Sum(nil)[:8])
+	return hex.EncodeToString(mac.Sum(nil)[:eventHashBytes])
 }

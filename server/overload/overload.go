@@ -19,7 +19,7 @@
 // back, and nothing of its duration is taken for the store's.
 //
 // Whoever finds no slot waits in the queue of its class, for at most
-// Config.QueueWait. Free slots go to the highest class first. A fifth of the
+// Config.QueueWait, or ten times that to finish granted work. Free slots go to the highest class first. A fifth of the
 // room and of the slots is for Finish alone, so a Finish call is refused only
 // while no call of a lower class is given a slot, or when Finish calls hold
 // all of their fifth of the room.
@@ -44,6 +44,10 @@ const (
 	QueueWaitDefault = 50 * time.Millisecond
 	// QueueWaitMax is the longest that may be configured.
 	QueueWaitMax = time.Second
+	// finishPatience is how many times as long a Finish call may wait, QueueWaitMax
+	// at most: a slot comes with the end of whole batches of a slow store, and a
+	// completion that is refused meanwhile may be work that is done twice.
+	finishPatience = 10
 	// CeilingMax is the largest Config.Ceiling.
 	CeilingMax = 1 << 20
 	// reserve is the part (one in reserve) of room and slots that is kept for
@@ -81,8 +85,8 @@ type Config struct {
 	// Rand draws from [0, 1) for the jitter of RetryAfter; safe for concurrent
 	// use. Default rand.Float64.
 	Rand func() float64
-	// QueueWait bounds the wait for a slot. Default QueueWaitDefault, at most
-	// QueueWaitMax.
+	// QueueWait bounds the wait for a slot; Finish calls have ten times as long,
+	// QueueWaitMax at most. Default QueueWaitDefault, at most QueueWaitMax.
 	QueueWait time.Duration
 }
 
@@ -105,6 +109,14 @@ func (c *Config) validate() error {
 		c.Rand = rand.Float64
 	}
 	return errors.Join(faults...)
+}
+
+// patience is how long a call of class c may wait for a slot.
+func (c *Config) patience(of Class) time.Duration {
+	if of == Finish {
+		return min(finishPatience*c.QueueWait, QueueWaitMax)
+	}
+	return c.QueueWait
 }
 
 // Limiter gives out room and slots. It is safe for concurrent use, and starts

@@ -70,16 +70,25 @@ func (l *Limiter) admit(c Class, now time.Duration) (*waiter, error) {
 	if now == unread {
 		now = l.now()
 	}
-	count := &l.classes[c]
-	if count.queued.Load() >= l.queueMax.Load() {
+	if l.queueFull(c) {
 		return nil, l.refuse(c)
 	}
 	w := l.waiters.Get().(*waiter)
 	w.class, w.since, w.decided, w.verdict, w.deadline = c, now, false, nil, 0
 	l.mu.queues[c].push(w)
 	l.mu.waiting++
-	count.queued.Add(1)
+	l.classes[c].queued.Add(1)
 	return w, nil
+}
+
+// queueFull reports whether whoever of class c queued now would wait for longer
+// than it may.
+func (l *Limiter) queueFull(c Class) bool {
+	most := l.queueMax.Load()
+	if c == Finish {
+		most *= finishPatience
+	}
+	return l.classes[c].queued.Load() >= most
 }
 
 // free reports whether a call of class c may have a slot now. mu is held.
@@ -161,7 +170,7 @@ func (l *Limiter) dispatch(now time.Duration) {
 // the order of arrival is fair and costs nothing.
 func (l *Limiter) next(c Class, now time.Duration) *waiter {
 	q := &l.mu.queues[c]
-	if now-q.oldest.since > l.cfg.QueueWait/2 {
+	if now-q.oldest.since > l.cfg.patience(c)/2 {
 		return q.newest
 	}
 	return q.oldest
@@ -179,7 +188,7 @@ func (l *Limiter) decide(w *waiter, now time.Duration, verdict error) {
 
 // wait returns when the waiter has a slot, and since when, or why it has none.
 func (l *Limiter) wait(ctx context.Context, w *waiter) (time.Duration, error) {
-	w.timer.Reset(l.cfg.QueueWait)
+	w.timer.Reset(l.cfg.patience(w.class))
 	var left error // why it stopped waiting, if it was not told to
 	select {
 	case <-w.ready:

@@ -49,7 +49,7 @@ func (l *Limiter) Enter(t *Ticket, c Class) error {
 		l.inFlight.Add(-1)
 		return l.refuse(c)
 	}
-	if l.classes[c].queued.Load() >= l.queueMax.Load() {
+	if l.queueFull(c) {
 		l.inFlight.Add(-1)
 		return l.refuse(c)
 	}

@@ -1,6 +1,19 @@
 package registry
 
-import "time"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// The limits of data keys. With all of them at their limit a row is still within
+// DocumentMax.
+const (
+	DataKeysMax     = 32
+	WrappedBytesMax = 512
+)
 
 func (t *Tenant) check() error {
 	if t.State < TenantActive || t.State > TenantDeleted {
@@ -13,7 +26,10 @@ func (t *Tenant) check() error {
 			return invalid("tenant.limits", "hold %d, which is negative", n)
 		}
 	}
-	return first(checkTenant("tenant.id", t.ID, 1), checkName("tenant.name", t.Name), checkText("tenant.note", t.Note, TextBytesMax))
+	return first(
+		checkTenant("tenant.id", t.ID, 1), checkName("tenant.name", t.Name), checkText("tenant.note", t.Note, TextBytesMax),
+		checkDataKeys("tenant.data_keys", t.DataKeys),
+	)
 }
 
 func (c *Consumer) check() error {
@@ -30,7 +46,78 @@ func (c *Consumer) check() error {
 			return invalid("consumer.raises", "are not oldest first")
 		}
 	}
-	return first(checkTenant("consumer.tenant", c.Tenant, 1), checkName("consumer.name", c.Name), checkText("consumer.note", c.Note, TextBytesMax))
+	return first(
+		checkTenant("consumer.tenant", c.Tenant, 1), checkName("consumer.name", c.Name), checkText("consumer.note", c.Note, TextBytesMax),
+		checkDataKeys("consumer.data_keys", c.DataKeys),
+	)
+}
+
+func checkDataKeys(field string, keys []DataKey) error {
+	if len(keys) > DataKeysMax {
+		return invalid(field, "are %d; at most %d", len(keys), DataKeysMax)
+	}
+	for i := range keys {
+		k := &keys[i]
+		same := func(o DataKey) bool { return o.ID == k.ID }
+		switch {
+		case k.ID == 0 || slices.ContainsFunc(keys[:i], same):
+			return invalid(field, "hold the ID %d, which is 0 or taken", k.ID)
+		case k.Created < 0 || k.Shredded < 0:
+			return invalid(field, "hold an instant before 1970")
+		case k.Shredded != 0 && len(k.Wrapped) != 0:
+			return invalid(field, "hold the shredded key %d, which is still there", k.ID)
+		case k.Shredded == 0 && (len(k.Wrapped) == 0 || len(k.Wrapped) > WrappedBytesMax):
+			return invalid(field, "hold a wrapped key of %d bytes; it has 1–%d", len(k.Wrapped), WrappedBytesMax)
+		case k.Shredded != 0 && k.KEK == "":
+			continue
+		}
+		if err := checkKind(field+".kek", k.KEK); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KeepsDataKeys refuses a row in whose next version data keys are gone that were
+// not shredded before, or are back that were: whoever builds a row anew instead of
+// changing the one that was read would shred by accident.
+// Both may be what is stored of any kind; nil, or a tombstone, has no keys.
+// Wrapping a key anew and shredding it are no loss.
+func KeepsDataKeys(old, next *Stored) error {
+	before, err := dataKeysOf(old)
+	if err != nil || len(before) == 0 {
+		return err
+	}
+	if next == nil || next.Deleted {
+		return nil // deleting a row says so, and is audited
+	}
+	after, err := dataKeysOf(next)
+	if err != nil {
+		return err
+	}
+	for _, k := range before {
+		at := slices.IndexFunc(after, func(o DataKey) bool { return o.ID == k.ID })
+		switch {
+		case at < 0 && k.Shredded == 0:
+			return invalid(next.Ref.String(), "loses the data key %d, which was not shredded", k.ID)
+		case at >= 0 && k.Shredded != 0 && after[at].Shredded == 0:
+			return invalid(next.Ref.String(), "has the data key %d again, which was shredded", k.ID)
+		}
+	}
+	return nil
+}
+
+func dataKeysOf(s *Stored) ([]DataKey, error) {
+	if s == nil || s.Deleted || s.Ref.Kind != KindTenant && s.Ref.Kind != KindConsumer {
+		return nil, nil
+	}
+	var doc struct {
+		DataKeys []DataKey `json:"data_keys"`
+	}
+	if err := json.Unmarshal(s.Doc, &doc); err != nil {
+		return nil, fmt.Errorf("%w: data keys of %s: %w", ErrDocument, s.Ref, err)
+	}
+	return doc.DataKeys, nil
 }
 
 func (k *Key) check() error {
@@ -86,5 +173,18 @@ func (e *AuditEntry) check() error {
 			return err
 		}
 	}
-	return first(checkTenant("audit.tenant", e.Tenant, 0), checkJSON("audit.before", e.Before), checkJSON("audit.after", e.After))
+	return first(
+		checkTenant("audit.tenant", e.Tenant, 0), checkJSON("audit.before", e.Before), checkJSON("audit.after", e.After),
+		checkAudited("audit.before", e.Before), checkAudited("audit.after", e.After),
+	)
+}
+
+// checkAudited refuses wrapped keys: somebody forgot Audited. A text that names
+// the field has its quotes escaped and is let through.
+func checkAudited(field string, doc json.RawMessage) error {
+	var compact bytes.Buffer
+	if len(doc) > 0 && json.Compact(&compact, doc) == nil && bytes.Contains(compact.Bytes(), []byte(`"wrapped_key":`)) {
+		return invalid(field, "shows a wrapped key")
+	}
+	return nil
 }

@@ -240,7 +240,7 @@ func (p *Prepared) next(v *write, w *World) (Next, error) {
 		n.Deleted, n.Label, n.State, n.Doc = true, "", 0, nil
 		n.Drop = !v.Ref.Kind.Loaded()
 	}
-	return n, nil
+	return n, KeepsDataKeys(n.Old, &n.Stored)
 }
 
 // guard holds the rules that are about more than one row, or about states.

@@ -74,6 +74,50 @@ type Tenant struct {
 	StrictConsumers bool `json:"strict_consumers,omitempty"`
 	Limits
 	Note string `json:"note,omitempty"`
+	// DataKeys seal the results of consumers that have none of their own.
+	DataKeys []DataKey `json:"data_keys,omitempty"`
+}
+
+// DataKey is a key that results are sealed with. Of several the last that was
+// not shredded seals; all open. One that was shredded stays as a tombstone, so
+// that the results under it are known to be gone and not only out of reach.
+type DataKey struct {
+	ID uint32 `json:"id"` // unique in its row, and never 0
+	// Wrapped is the key, encrypted with the key-encryption key named KEK. Empty:
+	// it was shredded. It has no place in an audit entry: see Audited.
+	Wrapped  []byte     `json:"wrapped_key,omitempty"`
+	KEK      string     `json:"kek,omitempty"`
+	Created  claim.Time `json:"created_us"`
+	Shredded claim.Time `json:"shredded_us,omitempty"` // 0: it was not
+}
+
+// Audited returns the tenant as audit entries may show it: without wrapped keys.
+func (t *Tenant) Audited() Tenant {
+	c := *t
+	c.DataKeys = AuditedKeys(t.DataKeys)
+	return c
+}
+
+// Audited returns the consumer as audit entries may show it: without wrapped
+// keys.
+func (c *Consumer) Audited() Consumer {
+	d := *c
+	d.DataKeys = AuditedKeys(c.DataKeys)
+	return d
+}
+
+// AuditedKeys returns copies of keys without what is wrapped. The audit log is
+// kept for good, and what stands there could not be shredded.
+func AuditedKeys(keys []DataKey) []DataKey {
+	if keys == nil {
+		return nil
+	}
+	shown := make([]DataKey, len(keys))
+	for i, k := range keys {
+		k.Wrapped = nil
+		shown[i] = k
+	}
+	return shown
 }
 
 // Limits are a tenant's quotas; 0 is the installation's default.
@@ -125,6 +169,9 @@ type Consumer struct {
 	AcceptNoCommonScheme bool `json:"accept_no_common_scheme,omitempty"`
 
 	Note string `json:"note,omitempty"`
+	// DataKeys seal the consumer's results. A tombstone with the ID of one of the
+	// tenant's keys says that what this consumer has under that key was shredded.
+	DataKeys []DataKey `json:"data_keys,omitempty"`
 }
 
 // Raise says when retention was raised, and from what.

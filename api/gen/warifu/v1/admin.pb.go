@@ -2302,8 +2302,8 @@ func (x *GetUsageRequest) GetTenant() string {
 // Usage is one count beside its quota.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// live_leases, retained_keys, stored_bytes, in_doubt, requests_per_second,
-	// items_per_second.
+	// "requests", "items" (both per second), "live_leases", "keys", "bytes",
+	// "in_doubt".
 	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
 	// Of the last count, and what this server has seen since; rates are those of
 	// the last minute, on this server.
@@ -2447,7 +2447,9 @@ type GetUsageResponse struct {
 	Usage     []*Usage               `protobuf:"bytes,1,rep,name=usage,proto3" json:"usage,omitempty"`
 	Consumers []*ConsumerUsage       `protobuf:"bytes,2,rep,name=consumers,proto3" json:"consumers,omitempty"`
 	// Absent when nothing was counted yet.
-	CountedAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=counted_at,json=countedAt,proto3" json:"counted_at,omitempty"`
+	CountedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=counted_at,json=countedAt,proto3" json:"counted_at,omitempty"`
+	// Of the tenant, for changes that have to name it.
+	TenantVersion int64 `protobuf:"varint,4,opt,name=tenant_version,json=tenantVersion,proto3" json:"tenant_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2501,6 +2503,13 @@ func (x *GetUsageResponse) GetCountedAt() *timestamppb.Timestamp {
 		return x.CountedAt
 	}
 	return nil
+}
+
+func (x *GetUsageResponse) GetTenantVersion() int64 {
+	if x != nil {
+		return x.TenantVersion
+	}
+	return 0
 }
 
 // AuditEntry says who did what.
@@ -3501,12 +3510,13 @@ const file_warifu_v1_admin_proto_rawDesc = "" +
 	"\vlive_leases\x18\x03 \x01(\x03R\n" +
 	"liveLeases\x12\x19\n" +
 	"\bin_doubt\x18\x04 \x01(\x03R\ainDoubt\x12!\n" +
-	"\fstored_bytes\x18\x05 \x01(\x03R\vstoredBytes\"\xad\x01\n" +
+	"\fstored_bytes\x18\x05 \x01(\x03R\vstoredBytes\"\xd4\x01\n" +
 	"\x10GetUsageResponse\x12&\n" +
 	"\x05usage\x18\x01 \x03(\v2\x10.warifu.v1.UsageR\x05usage\x126\n" +
 	"\tconsumers\x18\x02 \x03(\v2\x18.warifu.v1.ConsumerUsageR\tconsumers\x129\n" +
 	"\n" +
-	"counted_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAt\"\x80\x02\n" +
+	"counted_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAt\x12%\n" +
+	"\x0etenant_version\x18\x04 \x01(\x03R\rtenantVersion\"\x80\x02\n" +
 	"\n" +
 	"AuditEntry\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
