@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -54,12 +55,26 @@ func (s *claims) askWait(
 	ctx context.Context, e *edge, call *interceptor.Call, r claim.Request, wait time.Duration, asked func(),
 ) arbiter.Answered {
 	rs, out := []claim.Request{r}, make([]arbiter.Answered, 1)
-	if len(s.admit(ctx, e, rs, out)) == 1 {
-		call.Park()
-		out[0] = s.arbiter.ClaimWait(ctx, r, wait, asked)
-		s.note(e, rs, out)
+	admitted := s.admit(ctx, e, rs, out)
+	if len(admitted) == 0 {
+		return out[0]
 	}
-	s.protect(ctx, e, call, rs, out)
+	call.Park()
+	waiting, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	out[0] = s.arbiter.ClaimWait(waiting, r, wait, func() {
+		asked()
+		if f := interceptor.Still(s.directory, call, s.clock()); f != nil {
+			stop(f) // who waits is let in no more
+		}
+	})
+	var refused *fault.Fault
+	if out[0].Err != nil && errors.As(context.Cause(waiting), &refused) {
+		out[0].Err = refused
+		return out[0]
+	}
+	s.note(e, rs, out)
+	s.protect(ctx, e, call, rs, out, admitted)
 	return out[0]
 }
 

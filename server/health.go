@@ -18,6 +18,10 @@ import (
 // readyTimeout bounds what a readiness check may ask of the store.
 const readyTimeout = 2 * time.Second
 
+// directoryAgeMax is from when on calls should go to servers that know more: keys
+// that are revoked in the meantime still work here.
+const directoryAgeMax = time.Minute
+
 // check is one condition of readiness. Its error is for the log; callers are
 // told only that it failed.
 type check struct {
@@ -32,7 +36,11 @@ func (s *Server) checks(ctx context.Context) []check {
 	defer cancel()
 	out := []check{{name: "arbiter"}, {name: "draining"}, {name: "store", err: s.store.Ready(ctx)}}
 	if s.synced != nil {
-		out = append(out, check{name: "directory", err: s.synced.Ready()})
+		err := s.synced.Ready()
+		if age := s.synced.Age(); err == nil && age > directoryAgeMax {
+			err = fmt.Errorf("what is known of tenants and keys is %v old", age)
+		}
+		out = append(out, check{name: "directory", err: err})
 	}
 	if !s.running() {
 		out[0].err = errors.New("the arbiter does not run")

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
+	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/claim"
 	"github.com/warifu/warifu/storage/registry"
 )
 
@@ -90,12 +92,59 @@ func apart(t *testing.T, method protoreflect.MethodDescriptor, with []protorefle
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+in.keys["intruder"])
 	req.Header.Set("X-Request-Id", "r")
+	before := in.everythingOf(4)
 	w := httptest.NewRecorder()
 	in.server.Handler().ServeHTTP(w, req)
+	if after := in.everythingOf(4); after != before {
+		t.Errorf("the other tenant had\n%s\nand has\n%s", before, after)
+	}
 	if w.Code == http.StatusNotFound && strings.Contains(w.Body.String(), "not served") {
 		t.Fatalf("%s is not served", path)
 	}
 	return fmt.Sprint(w.Code, " ", named.hide(t, w.Body.String()))
+}
+
+// everythingOf is all that is stored of a tenant.
+func (in *installation) everythingOf(id claim.TenantID) string {
+	in.t.Helper()
+	ctx := in.t.Context()
+	all, err := in.rows.Load(ctx, 0)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, r := range all.Tenants {
+		if r.ID == id {
+			fmt.Fprintf(&out, "%+v\n", r)
+		}
+	}
+	for _, r := range all.Consumers {
+		if r.Tenant == id {
+			fmt.Fprintf(&out, "%+v\n", r)
+		}
+	}
+	for _, r := range all.Keys {
+		if r.Tenant == id {
+			fmt.Fprintf(&out, "%+v\n", r)
+		}
+	}
+	findings, err := in.rows.Findings(ctx, registry.FindingQuery{Scope: registry.Of(id), Limit: registry.PageMax})
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	for _, f := range findings.Findings {
+		fmt.Fprintf(&out, "%+v\n", f)
+	}
+	page, err := in.store.List(ctx, storage.List{Tenant: id, Limit: storage.ListLimitMax})
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	for _, r := range page.Records {
+		fmt.Fprintf(&out, "%+v\n", r)
+	}
+	lines := strings.Split(out.String(), "\n") // rows come in no order
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }
 
 // victim is a tenant that has one of everything, and more than a page of it.
@@ -116,7 +165,7 @@ func (in *installation) victim() names {
 		if i == 0 {
 			n.attempt, n.fence = attemptA, res.GetGrant().GetFence()
 		}
-		f := registry.Finding{ID: registry.ID(uuid.New()), Tenant: 4, Kind: "test", State: registry.FindingOpen, Consumer: n.consumer}
+		f := registry.Finding{ID: registry.ID(uuid.New()), Tenant: 4, Kind: "test", State: registry.FindingAssigned, Consumer: n.consumer}
 		if f.Tenant != 4 || made.GetId() != 4 {
 			in.t.Fatalf("the victim is tenant %d", made.GetId())
 		}
@@ -145,15 +194,18 @@ func (in *installation) tokensOf(n *names) {
 		}
 		n.tokens[name] = page.GetNextPageToken()
 	}
-	claims, err := c.ListClaims(ctx, &warifuv1.ListClaimsRequest{Consumer: n.consumer, EventIdPrefix: n.prefix, PageSize: 1})
+	// With the filters that fill sets: then nothing but the tenant is another.
+	claims, err := c.ListClaims(ctx, &warifuv1.ListClaimsRequest{
+		Consumer: n.consumer, EventIdPrefix: n.prefix, PageSize: 1, States: []warifuv1.State{warifuv1.State_STATE_IN_PROGRESS},
+	})
 	take("ListClaimsRequest", claims, err)
-	consumers, err := a.ListConsumers(ctx, &warifuv1.ListConsumersRequest{PageSize: 1, Prefix: n.prefix[:0]})
+	consumers, err := a.ListConsumers(ctx, &warifuv1.ListConsumersRequest{PageSize: 1, Prefix: n.consumer[:3]})
 	take("ListConsumersRequest", consumers, err)
 	keys, err := a.ListKeys(ctx, &warifuv1.ListKeysRequest{PageSize: 1})
 	take("ListKeysRequest", keys, err)
 	audit, err := a.ListAudit(ctx, &warifuv1.ListAuditRequest{PageSize: 1})
 	take("ListAuditRequest", audit, err)
-	findings, err := a.ListFindings(ctx, &warifuv1.ListFindingsRequest{PageSize: 1})
+	findings, err := a.ListFindings(ctx, &warifuv1.ListFindingsRequest{PageSize: 1, States: []warifuv1.FindingState{warifuv1.FindingState_FINDING_STATE_ASSIGNED}})
 	take("ListFindingsRequest", findings, err)
 	// Lists that the victim cannot see: any token is a wrong one.
 	for _, name := range []string{"ResolveClaimsRequest", "ListTenantsRequest", "ListJobsRequest"} {
@@ -186,7 +238,7 @@ func (in *installation) fill(m protoreflect.Message, n *names, with []protorefle
 		"tenant": n.tenant, "consumer": n.consumer, "name": n.consumer, "event_id": n.event, "event_id_prefix": n.prefix, "prefix": n.consumer[:3],
 		"attempt_id": n.attempt, "fence": n.fence, "expected_fence": n.fence, "id": n.key, "page_token": n.tokens[list],
 		"reason": "r", "change_id": "", "new_name": "", "note": "", "environment": "", "assignee": "", "consumer_prefix": "",
-		"content_type": "", "scheme": "s", "expected_version": int64(1), "scopes": "claim",
+		"content_type": "", "scheme": "s", "expected_version": int64(1), "expected_id": int64(4), "scopes": "claim",
 	}
 	if list == "UpdateFindingRequest" {
 		values["id"] = n.finding

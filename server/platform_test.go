@@ -2,6 +2,9 @@ package server_test
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -289,7 +292,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 			return err
 		},
 		"delete tenant": func() error {
-			_, err := p.DeleteTenant(ctx, &warifuv1.DeleteTenantRequest{Name: "acme", Change: dry(1)})
+			_, err := p.DeleteTenant(ctx, &warifuv1.DeleteTenantRequest{Name: "acme", ExpectedId: 4, Change: dry(1)})
 			return err
 		},
 		"delete consumer": func() error {
@@ -305,7 +308,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err = p.DeleteTenant(ctx, &warifuv1.DeleteTenantRequest{Name: "acme", Change: dry(7)})
+	_, err = p.DeleteTenant(ctx, &warifuv1.DeleteTenantRequest{Name: "acme", ExpectedId: 4, Change: dry(7)})
 	mustFail(t, err, warifuv1.Reason_REASON_CONFLICT)
 	after, err := in.rows.Load(ctx, 0)
 	if err != nil || after.Revision != before.Revision {
@@ -425,14 +428,6 @@ func TestRetentionRaised(t *testing.T) {
 	if got := old(7 * time.Hour); got != warifuv1.Decision_DECISION_TOO_OLD {
 		t.Errorf("an event from before the first raise, after the second: %v", got)
 	}
-	_, err := in.team("acme").DeleteConsumer(ctx, &warifuv1.DeleteConsumerRequest{Name: "orders", Change: reason(3)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	put(0, time.Hour)
-	if got := old(10 * time.Minute); got != warifuv1.Decision_DECISION_TOO_OLD {
-		t.Errorf("an event from before the consumer was declared anew: %v", got)
-	}
 }
 
 // TestDeclaredLater: a consumer that was used under the default policy and is
@@ -469,7 +464,7 @@ func TestDeletedTenantIsPurged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	res, err := in.platform("platform").DeleteTenant(ctx, &warifuv1.DeleteTenantRequest{Name: "acme", Change: reason(1)})
+	res, err := in.platform("platform").DeleteTenant(ctx, &warifuv1.DeleteTenantRequest{Name: "acme", ExpectedId: acme.GetId(), Change: reason(1)})
 	if err != nil || res.GetTenant().GetState() != warifuv1.TenantState_TENANT_STATE_DELETING {
 		t.Fatalf("delete: %v, %v", res, err)
 	}
@@ -712,20 +707,124 @@ func TestNumberOfRecordsIsNotGivenOut(t *testing.T) {
 	}
 }
 
-// TestShreddedStaysShredded: the declaration that says which of the tenant's keys
-// must not open results any more cannot be taken back.
-func TestShreddedStaysShredded(t *testing.T) {
+// TestDeletedConsumerIsRetired: what its row knows stays, and it is not declared.
+func TestDeletedConsumerIsRetired(t *testing.T) {
 	t.Parallel()
 	in, ctx := install(t), t.Context()
-	made := in.tenant("acme", map[string][]string{"admin": {"admin:tenant"}})
-	row := registry.Consumer{Tenant: claim.TenantID(made.GetId()), Name: "c", DataKeys: []registry.DataKey{{ID: 7, Created: 1, Shredded: 2}}}
-	_, err := in.rows.Apply(ctx, registry.Change{
-		ID: registry.ID(uuid.New()), Consumers: []registry.Write[registry.Consumer]{registry.Put(row)},
-		Audit: []registry.AuditEntry{{Tenant: row.Tenant, Actor: "test", Action: "results.shred"}},
+	in.tenant("acme", map[string][]string{"acme": {"claim", "admin:tenant"}})
+	a := in.team("acme")
+	_, err := a.PutConsumer(ctx, &warifuv1.PutConsumerRequest{
+		Name: "orders", Policy: &warifuv1.ConsumerPolicy{RedeliveryWindow: durationpb.New(time.Hour)}, Change: reason(0),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = in.team("admin").DeleteConsumer(ctx, &warifuv1.DeleteConsumerRequest{Name: "c", Change: reason(1)})
-	mustFail(t, err, warifuv1.Reason_REASON_PRECONDITION)
+	if _, err := a.DeleteConsumer(ctx, &warifuv1.DeleteConsumerRequest{Name: "orders", Change: reason(1)}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.GetConsumer(ctx, &warifuv1.GetConsumerRequest{Name: "orders"})
+	mustFail(t, err, warifuv1.Reason_REASON_NOT_FOUND)
+	list, err := a.ListConsumers(ctx, &warifuv1.ListConsumersRequest{})
+	if err != nil || len(list.GetConsumers()) != 0 {
+		t.Errorf("declared are %v, %v", list, err)
+	}
+	policy, err := in.client("acme").GetPolicy(ctx, &warifuv1.GetPolicyRequest{Consumer: "orders"})
+	if err != nil || policy.GetDeclared() || policy.GetPolicy().GetRetention().AsDuration() != 48*time.Hour {
+		t.Errorf("policy %v, %v", policy, err)
+	}
+	m := request("e", attemptA)
+	m.EventTime = timestamppb.New(in.clock.Now().Add(-10 * time.Hour))
+	if res, err := in.client("acme").Claim(ctx, m); err != nil || res.GetDecision() != warifuv1.Decision_DECISION_TOO_OLD {
+		t.Errorf("an event that was forgotten before: %v, %v", res.GetDecision(), err)
+	}
+}
+
+// TestPlatformKeysOfLessScope: a key of the platform that acts for tenants gets
+// no further by itself.
+func TestPlatformKeysOfLessScope(t *testing.T) {
+	t.Parallel()
+	in, ctx := install(t), t.Context()
+	in.tenant("acme", nil)
+	in.keys["for tenants"] = in.platformKey("admin:tenant")
+	a := in.team("for tenants")
+	if _, err := a.ListConsumers(ctx, &warifuv1.ListConsumersRequest{Tenant: "acme"}); err != nil {
+		t.Errorf("for a tenant: %v", err)
+	}
+	for name, call := range map[string]func() error{
+		"create": func() error {
+			_, err := a.CreateKey(ctx, &warifuv1.CreateKeyRequest{Scopes: []string{"admin:platform"}, Change: reason(0)})
+			return err
+		},
+		"list keys": func() error { _, err := a.ListKeys(ctx, &warifuv1.ListKeysRequest{}); return err },
+		"rotate": func() error {
+			_, err := a.RotateKey(ctx, &warifuv1.RotateKeyRequest{Id: strings.Split(in.keys["platform"], "_")[2], Change: reason(0)})
+			return err
+		},
+		"audit": func() error { _, err := a.ListAudit(ctx, &warifuv1.ListAuditRequest{}); return err },
+	} {
+		if err := call(); err == nil || info(t, err).GetField() != "tenant" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestChangeIDProvesItsOwnCall: another call with the same ID is another change.
+func TestChangeIDProvesItsOwnCall(t *testing.T) {
+	t.Parallel()
+	in, ctx := install(t), t.Context()
+	in.tenant("a", nil)
+	in.tenant("b", nil)
+	c := reason(1)
+	c.ChangeId = uuid.NewString()
+	for _, name := range []string{"a", "b"} {
+		res, err := in.platform("platform").SuspendTenant(ctx, &warifuv1.SuspendTenantRequest{Name: name, Change: c})
+		if err != nil || res.GetTenant().GetState() != warifuv1.TenantState_TENANT_STATE_SUSPENDED {
+			t.Errorf("%s: %v, %v", name, res, err)
+		}
+	}
+	_, err := in.platform("platform").UpdateTenant(ctx, &warifuv1.UpdateTenantRequest{Name: "gone", NewName: "b", Change: reason(2)})
+	mustFail(t, err, warifuv1.Reason_REASON_NOT_FOUND)
+	rename := &warifuv1.UpdateTenantRequest{Name: "a", NewName: "c", Change: &warifuv1.Change{Reason: "r", ChangeId: uuid.NewString(), ExpectedVersion: 2}}
+	for range 2 {
+		if res, err := in.platform("platform").UpdateTenant(ctx, rename); err != nil || res.GetTenant().GetVersion() != 3 {
+			t.Errorf("rename: %v, %v", res, err)
+		}
+	}
+}
+
+// TestWaiterIsLetInNoMore: a claim that waits is not granted to a tenant that was
+// suspended meanwhile.
+func TestWaiterIsLetInNoMore(t *testing.T) {
+	t.Parallel()
+	in, ctx := install(t), t.Context()
+	in.tenant("acme", map[string][]string{"acme": {"claim"}})
+	first, err := in.client("acme").Claim(ctx, request("e", attemptA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := request("e", attemptB)
+	waiting.Wait = durationpb.New(20 * time.Second)
+	answer := make(chan error, 1)
+	go func() {
+		res, err := in.client("acme").Claim(ctx, waiting)
+		if err == nil {
+			err = fmt.Errorf("it is answered %v", res.GetDecision())
+		}
+		answer <- err
+	}()
+	in.until(func() bool { return strings.Contains(in.metricsText(), "\nwarifu_waiters 1\n") })
+	if _, err := in.platform("platform").SuspendTenant(ctx, &warifuv1.SuspendTenantRequest{Name: "acme", Change: reason(1)}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = in.client("acme").Release(ctx, &warifuv1.ReleaseRequest{Consumer: "orders", EventId: "e", AttemptId: attemptA, Fence: first.GetGrant().GetFence()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustFail(t, <-answer, warifuv1.Reason_REASON_TENANT_SUSPENDED)
+}
+
+func (in *installation) metricsText() string {
+	w := httptest.NewRecorder()
+	in.server.MetricsHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
 }

@@ -29,7 +29,7 @@ func (s *Server) ask(ctx context.Context, e *edge, call *interceptor.Call, rs []
 		}
 	}
 	s.note(e, rs, out)
-	s.protect(ctx, e, call, rs, out)
+	s.protect(ctx, e, call, rs, out, admitted)
 	return out
 }
 
@@ -83,10 +83,13 @@ func (s *Server) note(e *edge, rs []claim.Request, as []arbiter.Answered) {
 // protect applies the failure policy: a claim that the store cannot answer is
 // UNPROTECTED where its consumer is FAIL_OPEN, somebody is there to hear it, and
 // the journal has taken it. A refusal that was received is never opened.
-func (s *Server) protect(ctx context.Context, e *edge, call *interceptor.Call, rs []claim.Request, as []arbiter.Answered) {
+//
+// asked are the places of those that the store was asked about: what the quotas
+// would have been asked about and could not is not theirs to open.
+func (s *Server) protect(ctx context.Context, e *edge, call *interceptor.Call, rs []claim.Request, as []arbiter.Answered, asked []int) {
 	var open []int
 	var entries []journal.Entry
-	for i := range as {
+	for _, i := range asked {
 		if as[i].Err == nil || ctx.Err() != nil || !unanswered(as[i].Err) {
 			continue
 		}

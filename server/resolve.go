@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -12,6 +13,7 @@ import (
 	adminapi "github.com/warifu/warifu/server/admin"
 	"github.com/warifu/warifu/server/fault"
 	"github.com/warifu/warifu/server/interceptor"
+	"github.com/warifu/warifu/server/quota"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
@@ -171,6 +173,7 @@ func (s *admin) decide(ctx context.Context, of *actor, vs []claim.Verb, action, 
 	}
 	var swaps []claim.Swap
 	var entries []registry.AuditEntry
+	doubts := map[claim.Key]bool{}
 	for i := range vs {
 		if last = found[i]; last.Err != nil {
 			return n, last, readFault(last.Err)
@@ -183,6 +186,7 @@ func (s *admin) decide(ctx context.Context, of *actor, vs []claim.Verb, action, 
 			n.movedOn++
 		case claim.SwapAllowed:
 			swaps, entries = append(swaps, sw), append(entries, s.entry(of, &vs[i].Key, &last, action, reason))
+			doubts[sw.Key] = last.Record.Effective(last.Now) == claim.InDoubt
 		}
 	}
 	if len(swaps) == 0 {
@@ -193,26 +197,54 @@ func (s *admin) decide(ctx context.Context, of *actor, vs []claim.Verb, action, 
 	}
 	found, err = s.store.Replace(ctx, swaps)
 	if err != nil {
-		return n, last, writeFault(err)
+		found = make([]storage.Found, len(swaps))
+		for i := range found {
+			found[i].Err = err
+		}
 	}
-	var missed []registry.AuditEntry
+	var late []registry.AuditEntry
 	var faults []error
 	for i := range found {
 		switch last = found[i]; {
-		case last.Err != nil:
-			faults = append(faults, writeFault(last.Err))
 		case last.Applied:
 			n.done++
-		default:
+			if doubts[swaps[i].Key] && s.quotas != nil {
+				s.quotas.Note(of.tenant.ID, quota.Delta{InDoubt: -1})
+			}
+			continue
+		case last.Err == nil:
 			n.movedOn++
-			entries[i].Action += ".missed"
-			missed = append(missed, entries[i])
+		default:
+			faults = append(faults, writeFault(last.Err))
+		}
+		entries[i].Action += amended(last.Err)
+		late = append(late, entries[i])
+	}
+	if len(late) > 0 {
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTimeout)
+		defer cancel()
+		if err := s.audit(after, late); err != nil {
+			faults = append(faults, err)
 		}
 	}
-	if len(missed) > 0 {
-		faults = append(faults, s.audit(ctx, missed))
+	if len(faults) > 0 && n.done > 0 {
+		return n, last, fault.New(warifuv1.Reason_REASON_OUTCOME_UNKNOWN, fmt.Sprintf(
+			"%d claims are changed, and of %d it is not known: send the call again", n.done, len(faults))).WithCause(errors.Join(faults...))
 	}
 	return n, last, errors.Join(faults...)
+}
+
+// auditTimeout bounds the entry that says what did not happen, which is written
+// although the caller may be gone.
+const auditTimeout = 5 * time.Second
+
+// amended is how the log marks what was announced and did not, or not surely,
+// happen.
+func amended(err error) string {
+	if errors.Is(err, storage.ErrUnknown) {
+		return ".unknown"
+	}
+	return ".missed"
 }
 
 func (s *admin) entry(of *actor, k *claim.Key, f *storage.Found, action, reason string) registry.AuditEntry {

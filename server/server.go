@@ -113,8 +113,10 @@ type Platform struct {
 	Owner string
 	// Pause waits, or returns the context's error.
 	Pause func(context.Context, time.Duration) error
-	// Reserved is the largest tenant ID of the configuration.
-	Reserved claim.TenantID
+	// Reserved is the largest tenant ID of the configuration, and Configured says
+	// which names it has; nil: none.
+	Reserved   claim.TenantID
+	Configured func(name string) bool
 }
 
 // Server serves the API. It is safe for concurrent use.
@@ -256,7 +258,7 @@ func (s *Server) administer(cfg *Config) (err error) {
 	s.registry = p.Registry
 	s.admin, err = adminapi.New(adminapi.Config{
 		Registry: p.Registry, Records: cfg.Store, Refresh: p.Refresh, Quotas: cfg.Quotas, QuotaDefaults: cfg.QuotaDefaults, DataKeys: p.DataKeys, Tokens: s.tokens,
-		Owner: p.Owner, Clock: cfg.Clock, Pause: p.Pause, Reserved: p.Reserved, Logger: cfg.Logger,
+		Owner: p.Owner, Clock: cfg.Clock, Pause: p.Pause, Reserved: p.Reserved, Configured: p.Configured, Logger: cfg.Logger,
 	})
 	return err
 }

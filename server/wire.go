@@ -236,7 +236,7 @@ var (
 	omissions = [...]warifuv1.ResultOmitted{
 		claim.NotOmitted: warifuv1.ResultOmitted_RESULT_OMITTED_UNSPECIFIED, claim.TooLarge: warifuv1.ResultOmitted_RESULT_OMITTED_TOO_LARGE,
 		claim.Shredded: warifuv1.ResultOmitted_RESULT_OMITTED_SHREDDED, claim.BatchBudget: warifuv1.ResultOmitted_RESULT_OMITTED_BATCH_BUDGET,
-		claim.StoreFull: warifuv1.ResultOmitted_RESULT_OMITTED_STORE_FULL,
+		claim.StoreFull: warifuv1.ResultOmitted_RESULT_OMITTED_STORE_FULL, claim.Unreadable: warifuv1.ResultOmitted_RESULT_OMITTED_UNREADABLE,
 	}
 )
 

@@ -59,7 +59,7 @@ func TestAdminRequests(t *testing.T) {
 		}},
 		{"tenants suspend shop --yes", &warifuv1.SuspendTenantRequest{Name: "shop", Change: change(4)}},
 		{"tenants resume shop", &warifuv1.ResumeTenantRequest{Name: "shop", Change: change(4)}},
-		{"tenants delete shop --yes", &warifuv1.DeleteTenantRequest{Name: "shop", Change: change(4)}},
+		{"tenants delete shop --yes", &warifuv1.DeleteTenantRequest{Name: "shop", ExpectedId: 7, Change: change(4)}},
 		{"consumers put payments --tenant shop --redelivery-window 1d --retention 3d12h --lease-default 10s --lease-max 1h --hold-max 2h --attempts-max 3 " +
 			"--result-bytes-max 9 --digest-required --accept-no-common-scheme --on-lease-loss HOLD --on-unavailable FAIL_OPEN --accept-hold-fail-open --note n",
 			&warifuv1.PutConsumerRequest{Tenant: "shop", Name: "payments", Note: "n", Change: change(0), Policy: &warifuv1.ConsumerPolicy{

@@ -41,6 +41,7 @@ func (d *daemon) openPlatform(store *opened, configured *tenant.Table) (*platfor
 	}
 	p.admin = &server.Platform{
 		Registry: store.registry, Refresh: p.syncer.Refresh, Owner: owner, Pause: pause, Reserved: largest(configured),
+		Configured: func(name string) bool { _, ok := configured.Tenant(name); return ok },
 	}
 	if p.ring != nil {
 		p.admin.DataKeys = p.ring

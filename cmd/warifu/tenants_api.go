@@ -29,6 +29,7 @@ type tenantCommand struct {
 	change changeFlags
 	out    output
 	api    warifuv1connect.PlatformAdminServiceClient
+	seen   int64 // the number of the tenant that was looked at
 }
 
 func (c *tenantCommand) bind(sys *system, cmd *cobra.Command) {
@@ -50,8 +51,9 @@ func (c *tenantCommand) prepare() (err error) {
 }
 
 func (c *tenantCommand) get(ctx context.Context, name string) (*warifuv1.Tenant, error) {
-	found, err := call(ctx, &c.client, c.api.GetTenant, &warifuv1.GetTenantRequest{Name: name})
-	return found.GetTenant(), err
+	a, err := call(ctx, &c.client, c.api.GetTenant, &warifuv1.GetTenantRequest{Name: name})
+	c.seen = a.GetTenant().GetId()
+	return a.GetTenant(), err
 }
 
 func (c *tenantCommand) print(t *warifuv1.Tenant) error {
@@ -238,7 +240,12 @@ var deleteVerb = tenantVerb{
 	use: "delete NAME", short: "End a tenant and purge everything that is stored of it", dangerous: true,
 	long: "Ends a tenant: its keys are refused within 5 s, and a job purges its records ('warifu jobs list'). It cannot be taken back.",
 	send: func(ctx context.Context, c *tenantCommand, name string, change *warifuv1.Change) (*warifuv1.Tenant, *warifuv1.Consequence, error) {
-		a, err := call(ctx, &c.client, c.api.DeleteTenant, &warifuv1.DeleteTenantRequest{Name: name, Change: change})
+		if c.seen == 0 { // the same tenant in the dry run and in earnest
+			if _, err := c.get(ctx, name); err != nil {
+				return nil, nil, err
+			}
+		}
+		a, err := call(ctx, &c.client, c.api.DeleteTenant, &warifuv1.DeleteTenantRequest{Name: name, ExpectedId: c.seen, Change: change})
 		return a.GetTenant(), a.GetConsequence(), err
 	},
 }

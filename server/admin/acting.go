@@ -9,6 +9,7 @@ import (
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/fault"
 	"github.com/warifu/warifu/server/interceptor"
+	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 	"github.com/warifu/warifu/storage/registry"
@@ -39,6 +40,9 @@ const (
 // ErrNoTenant is the fault of a tenant that is not there, or not for this caller.
 var ErrNoTenant = fault.New(warifuv1.Reason_REASON_NOT_FOUND, TextNoTenant)
 
+var errConfigured = fault.New(warifuv1.Reason_REASON_PRECONDITION,
+	"this tenant stands in the configuration of the server, which is where it is administered")
+
 // of returns who acts for the tenant that a request names.
 func (a *Admin) of(ctx context.Context, name string) (*acting, error) {
 	w, err := a.maybeOf(ctx, name)
@@ -59,6 +63,10 @@ func (a *Admin) maybeOf(ctx context.Context, name string) (*acting, error) {
 	w := &acting{known: k, call: call}
 	own := call.Principal.Tenant
 	switch {
+	case own != nil && own.Version == 0:
+		return nil, errConfigured
+	case own == nil && name == "" && !call.Principal.Scopes.Has(tenant.ScopeAdminPlatform):
+		return nil, fault.Invalid("tenant", limitTenantNamed) // it acts for tenants, and not for the platform
 	case own != nil && (name == "" || name == own.Name):
 		w.tenant = k.tenants[own.ID]
 	case own == nil && name == "":
@@ -70,6 +78,18 @@ func (a *Admin) maybeOf(ctx context.Context, name string) (*acting, error) {
 		return nil, ErrNoTenant
 	}
 	return w, nil
+}
+
+// takesNew refuses new rows of tenants that are being deleted, or have as many as
+// they may have.
+func (w *acting) takesNew(have, most int, what string) error {
+	switch {
+	case w.tenant != nil && w.tenant.State == registry.TenantDeleting:
+		return fault.New(warifuv1.Reason_REASON_PRECONDITION, "the tenant is being deleted")
+	case have >= most:
+		return fault.New(warifuv1.Reason_REASON_PRECONDITION, fmt.Sprintf("there are %d %s, which is as many as there can be", have, what))
+	}
+	return nil
 }
 
 // scope is what lists show.

@@ -61,6 +61,9 @@ type Config struct {
 	// Reserved is the largest tenant ID that is given out elsewhere: new tenants
 	// have larger ones.
 	Reserved claim.TenantID
+	// Configured reports whether a configuration has a tenant of that name, which
+	// goes before one of the registry. Nil: there are none.
+	Configured func(name string) bool
 	// Logger is told what background work meets.
 	Logger *slog.Logger
 }
@@ -94,10 +97,13 @@ func New(cfg Config) (*Admin, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
+	if cfg.Configured == nil {
+		cfg.Configured = func(string) bool { return false }
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Admin{cfg: cfg}, nil
+	return &Admin{cfg: cfg, rows: rows{turn: make(chan struct{}, 1)}}, nil
 }
 
 // Register has a server answer both services.

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -20,59 +19,64 @@ const (
 	// every server knows of it, keys are still remembered for the old one. It is
 	// far above the 5 s in which they do, and above what clocks differ by.
 	raiseAllowance = 5 * time.Minute
+	// consumersMax and keysMax are how many rows of a kind a tenant may have:
+	// each is in the memory of every server.
+	consumersMax = 10_000
+	keysMax      = 1_000
+	// retentionMax keeps expiries far from the end of time.
+	retentionMax = 10 * 366 * 24 * time.Hour
 )
 
 var limitConsumer = fmt.Sprintf("1-%d characters of [A-Za-z0-9._/-]", claim.ConsumerCharsMax)
 
 var errNoConsumer = fault.New(warifuv1.Reason_REASON_NOT_FOUND, "no consumer of this name is declared")
 
-// errShredded: which of the tenant's keys a consumer's results must not be opened
-// with any more stands in its row.
-var errShredded = fault.New(warifuv1.Reason_REASON_PRECONDITION,
-	"results of this consumer were shredded, and its declaration is what keeps them so: it stays until the tenant is deleted")
-
 // PutConsumer declares a consumer, or replaces its policy.
 func (a *team) PutConsumer(ctx context.Context, m *warifuv1.PutConsumerRequest) (*warifuv1.PutConsumerResponse, error) {
-	id, err := why(m.GetChange(), false)
-	if err != nil {
+	if err := why(m.GetChange(), false); err != nil {
 		return nil, err
 	}
 	w, err := a.of(ctx, m.GetTenant())
 	if err != nil {
 		return nil, err
 	}
-	before := w.consumers[w.id()][m.GetName()]
-	row, err := a.policy(w, m, before)
+	if err := w.takesNew(len(w.consumers[w.id()]), consumersMax, "consumers"); err != nil {
+		return nil, err
+	}
+	before := w.consumers[w.id()][m.GetName()] // a retired one too
+	row, err := a.policy(m, before)
 	if err != nil {
 		return nil, err
 	}
-	row.Tenant, row.Name, row.Note = w.id(), m.GetName(), m.GetNote()
+	row.Tenant, row.Name, row.Note, row.Retired = w.id(), m.GetName(), m.GetNote(), false
 	if err := tenant.CheckConsumer(&row); err != nil {
 		return nil, fault.Invalid("policy", err.Error())
 	}
 	c := a.consequence(w.tenant, row.Name, notes(before, &row))
 	if m.GetChange().GetDryRun() {
 		version := int64(0)
-		if before != nil {
-			version = before.Version
+		if d := w.declared(w.id(), m.GetName()); d != nil {
+			version = d.Version
 		}
 		return &warifuv1.PutConsumerResponse{Consumer: consumerMessage(&row), Consequence: c}, holds(m.GetChange(), version)
 	}
-	row.Version = m.GetChange().GetExpectedVersion()
+	if row.Version = m.GetChange().GetExpectedVersion(); row.Version == 0 && before != nil && before.Retired {
+		row.Version = before.Version // for the caller there is none
+	}
 	err = a.apply(ctx, registry.Change{
-		ID: id, Consumers: []registry.Write[registry.Consumer]{registry.Put(row)},
-		Audit: []registry.AuditEntry{w.entry("consumer.put", row.Name, m.GetChange(), consumerMessage(before), consumerMessage(&row))},
+		ID: w.changeID(m), Consumers: []registry.Write[registry.Consumer]{registry.Put(row)},
+		Audit: []registry.AuditEntry{w.entry("consumer.put", row.Name, m.GetChange(), consumerMessage(w.declared(row.Tenant, row.Name)), consumerMessage(&row))},
 	})
 	if err != nil {
 		return nil, writeFault(err)
 	}
 	stored, err := a.consumer(ctx, row.Tenant, row.Name)
-	return &warifuv1.PutConsumerResponse{Consumer: stored, Consequence: c}, err
+	return shown(&warifuv1.PutConsumerResponse{Consumer: stored, Consequence: c}, err)
 }
 
 // policy is what a request declares, with the history and the unknown fields of
 // the row before.
-func (a *Admin) policy(w *acting, m *warifuv1.PutConsumerRequest, before *registry.Consumer) (registry.Consumer, error) {
+func (a *Admin) policy(m *warifuv1.PutConsumerRequest, before *registry.Consumer) (registry.Consumer, error) {
 	if !tenant.ValidConsumer(m.GetName()) {
 		return registry.Consumer{}, fault.Invalid("name", limitConsumer)
 	}
@@ -102,7 +106,7 @@ func (a *Admin) policy(w *acting, m *warifuv1.PutConsumerRequest, before *regist
 	}
 	row.AcceptHoldFailOpen, row.AttemptsMax, row.ResultBytesMax = p.GetAcceptHoldFailOpen(), p.GetAttemptsMax(), int32(p.GetResultBytesMax()) //nolint:gosec // checked above
 	row.DigestRequired, row.AcceptNoCommonScheme = p.GetDigestRequired(), p.GetAcceptNoCommonScheme()
-	old := remembered(w, m.GetName(), before)
+	old := remembered(before)
 	for field, d := range map[string]struct {
 		from *durationpb.Duration
 		to   *time.Duration
@@ -115,24 +119,23 @@ func (a *Admin) policy(w *acting, m *warifuv1.PutConsumerRequest, before *regist
 		}
 		*d.to = d.from.AsDuration()
 	}
-	if tenant.EffectiveRetention(&row) > old {
+	switch now := tenant.EffectiveRetention(&row); {
+	case now > retentionMax:
+		return row, fault.Invalid("policy.retention", fmt.Sprintf("at most %v", retentionMax))
+	case now > old:
 		return row, a.raise(&row, old)
 	}
 	return row, nil
 }
 
-// remembered is for how long keys of a consumer have been remembered so far.
-// Before it was declared it may have had the default policy. What one had that
-// was declared, deleted and is declared again nobody knows any more: events from
-// before are not taken for new.
-func remembered(w *acting, name string, before *registry.Consumer) time.Duration {
-	switch {
-	case before != nil:
-		return tenant.EffectiveRetention(before)
-	case w.undeclared[registry.ConsumerRef(w.id(), name)]:
-		return 0
+// remembered is for how long keys of a consumer have been remembered so far:
+// before it was declared, and after its declaration was taken back, as the
+// default policy says.
+func remembered(before *registry.Consumer) time.Duration {
+	if before == nil {
+		before = &registry.Consumer{}
 	}
-	return tenant.EffectiveRetention(&registry.Consumer{})
+	return tenant.EffectiveRetention(before)
 }
 
 // raise notes that retention was raised: what was forgotten under the old one
@@ -181,10 +184,10 @@ func (a *Admin) consumer(ctx context.Context, id claim.TenantID, name string) (*
 	if err != nil {
 		return nil, readFault(err)
 	}
-	if k.consumers[id][name] == nil {
+	if k.declared(id, name) == nil {
 		return nil, errNoConsumer
 	}
-	return consumerMessage(k.consumers[id][name]), nil
+	return consumerMessage(k.declared(id, name)), nil
 }
 
 // GetConsumer returns a declared consumer.
@@ -215,44 +218,42 @@ func (a *team) ListConsumers(ctx context.Context, m *warifuv1.ListConsumersReque
 	return res, nil
 }
 
-// DeleteConsumer takes a declaration back.
+// DeleteConsumer takes a declaration back. The row stays, retired, with the
+// default policy and its history: what was forgotten under a shorter retention
+// is not taken for new, and what was shredded stays so.
 func (a *team) DeleteConsumer(ctx context.Context, m *warifuv1.DeleteConsumerRequest) (*warifuv1.DeleteConsumerResponse, error) {
-	id, err := why(m.GetChange(), true)
-	if err != nil {
+	if err := why(m.GetChange(), true); err != nil {
 		return nil, err
 	}
 	w, err := a.of(ctx, m.GetTenant())
 	if err != nil {
 		return nil, err
 	}
-	row := w.consumers[w.id()][m.GetName()]
+	before := w.consumers[w.id()][m.GetName()]
+	if before == nil {
+		return nil, errNoConsumer
+	}
 	then := "claims have the default policy from now on"
 	if w.tenant.StrictConsumers {
 		then = "claims are refused from now on"
 	}
-	what := []string{then + "; records stay until they expire"}
-	if row != nil && len(row.DataKeys) > 0 {
-		what = append(what, "its data keys go with it: its stored results cannot be read any more, and duplicates are answered without them")
-	}
-	c := a.consequence(w.tenant, m.GetName(), what)
-	if row != nil && slices.ContainsFunc(row.DataKeys, func(k registry.DataKey) bool { return k.Shredded != 0 && k.KEK == "" }) {
-		return nil, errShredded
-	}
+	c := a.consequence(w.tenant, m.GetName(), []string{then + "; records stay until they expire"})
 	if m.GetChange().GetDryRun() {
-		if row == nil {
-			return nil, errNoConsumer
+		return &warifuv1.DeleteConsumerResponse{Consequence: c}, holds(m.GetChange(), before.Version)
+	}
+	row := registry.Consumer{
+		Head: before.Head, Tenant: before.Tenant, Name: before.Name, Retired: true, Raises: before.Raises, DataKeys: before.DataKeys,
+	}
+	if old := remembered(before); tenant.EffectiveRetention(&row) > old {
+		if err := a.raise(&row, old); err != nil {
+			return nil, err
 		}
-		return &warifuv1.DeleteConsumerResponse{Consequence: c}, holds(m.GetChange(), row.Version)
 	}
-	gone := registry.Consumer{Tenant: w.id(), Name: m.GetName()}
-	gone.Version = m.GetChange().GetExpectedVersion()
+	row.Version = m.GetChange().GetExpectedVersion()
 	err = a.apply(ctx, registry.Change{
-		ID: id, Consumers: []registry.Write[registry.Consumer]{registry.Delete(gone)},
-		Audit: []registry.AuditEntry{w.entry("consumer.delete", m.GetName(), m.GetChange(), consumerMessage(row), nil)},
+		ID: w.changeID(m), Consumers: []registry.Write[registry.Consumer]{registry.Put(row)},
+		Audit: []registry.AuditEntry{w.entry("consumer.delete", m.GetName(), m.GetChange(), consumerMessage(before), nil)},
 	})
-	if err != nil && row == nil {
-		return nil, errNoConsumer
-	}
 	if err != nil {
 		return nil, writeFault(err)
 	}

@@ -34,12 +34,14 @@ var errKeyShown = fault.New(warifuv1.Reason_REASON_PRECONDITION,
 
 // CreateKey makes an API key.
 func (a *team) CreateKey(ctx context.Context, m *warifuv1.CreateKeyRequest) (*warifuv1.CreateKeyResponse, error) {
-	id, err := why(m.GetChange(), false)
-	if err != nil {
+	if err := why(m.GetChange(), false); err != nil {
 		return nil, err
 	}
 	w, err := a.maybeOf(ctx, m.GetTenant())
 	if err != nil {
+		return nil, err
+	}
+	if err := w.takesNew(len(w.keysOf(w.id(), "")), keysMax, "keys"); err != nil {
 		return nil, err
 	}
 	row := registry.Key{Tenant: w.id(), Scopes: m.GetScopes(), ConsumerPrefix: m.GetConsumerPrefix(), Note: m.GetNote()}
@@ -61,7 +63,7 @@ func (a *team) CreateKey(ctx context.Context, m *warifuv1.CreateKeyRequest) (*wa
 		return &warifuv1.CreateKeyResponse{Key: keyMessage(&row, 0)}, nil
 	}
 	err = a.apply(ctx, registry.Change{
-		ID: id, Keys: []registry.Write[registry.Key]{registry.Put(row)},
+		ID: w.changeID(m), Keys: []registry.Write[registry.Key]{registry.Put(row)},
 		Audit: []registry.AuditEntry{w.entry("key.create", row.ID, m.GetChange(), nil, keyMessage(&row, 0))},
 	})
 	if err != nil {
@@ -71,10 +73,7 @@ func (a *team) CreateKey(ctx context.Context, m *warifuv1.CreateKeyRequest) (*wa
 	if errors.Is(err, errNoKey) {
 		return nil, errKeyShown // an earlier send of this change has made another
 	}
-	if err != nil {
-		made = keyMessage(&row, 0) // it is stored; only the look at it has failed
-	}
-	return &warifuv1.CreateKeyResponse{Key: made, Secret: text}, nil
+	return shown(&warifuv1.CreateKeyResponse{Key: made, Secret: text}, err)
 }
 
 // checkRights refuses scopes that a key of its kind cannot have.
@@ -118,8 +117,7 @@ func mint(env string, row *registry.Key) (text string, err error) {
 
 // RotateKey makes a key with the same rights, and lets the old one expire.
 func (a *team) RotateKey(ctx context.Context, m *warifuv1.RotateKeyRequest) (*warifuv1.RotateKeyResponse, error) {
-	id, err := why(m.GetChange(), false)
-	if err != nil {
+	if err := why(m.GetChange(), false); err != nil {
 		return nil, err
 	}
 	w, old, err := a.ownKey(ctx, m.GetTenant(), m.GetId())
@@ -138,8 +136,11 @@ func (a *team) RotateKey(ctx context.Context, m *warifuv1.RotateKeyRequest) (*wa
 	if err != nil {
 		return nil, err
 	}
-	if old.Revoked != 0 {
-		return nil, fault.New(warifuv1.Reason_REASON_PRECONDITION, "the key is revoked: make another one")
+	if old.Revoked != 0 || old.Expires != 0 && old.Expires <= claim.FromTime(a.cfg.Clock()) {
+		return nil, fault.New(warifuv1.Reason_REASON_PRECONDITION, "the key is revoked or has expired: make another one")
+	}
+	if err := w.takesNew(len(w.keysOf(w.id(), "")), keysMax, "keys"); err != nil {
+		return nil, err
 	}
 	ends := *old
 	if until := claim.FromTime(a.cfg.Clock().Add(overlap)); ends.Expires == 0 || until < ends.Expires {
@@ -153,7 +154,7 @@ func (a *team) RotateKey(ctx context.Context, m *warifuv1.RotateKeyRequest) (*wa
 		ends.Version = v
 	}
 	err = a.apply(ctx, registry.Change{
-		ID: id, Keys: []registry.Write[registry.Key]{registry.Put(row), registry.Put(ends)},
+		ID: w.changeID(m), Keys: []registry.Write[registry.Key]{registry.Put(row), registry.Put(ends)},
 		Audit: []registry.AuditEntry{w.entry("key.rotate", old.ID, m.GetChange(), keyMessage(old, 0), keyMessage(&row, 0))},
 	})
 	if err != nil {
@@ -163,17 +164,12 @@ func (a *team) RotateKey(ctx context.Context, m *warifuv1.RotateKeyRequest) (*wa
 	if errors.Is(err, errNoKey) {
 		return nil, errKeyShown
 	}
-	if err != nil {
-		return &warifuv1.RotateKeyResponse{Key: keyMessage(&row, 0), Secret: text, Old: keyMessage(&ends, 0)}, nil
-	}
-	before, err := a.key(ctx, w.id(), old.ID)
-	return &warifuv1.RotateKeyResponse{Key: made, Secret: text, Old: before}, err
+	return shown(&warifuv1.RotateKeyResponse{Key: made, Secret: text, Old: keyMessage(&ends, 0)}, err)
 }
 
 // RevokeKey ends a key.
 func (a *team) RevokeKey(ctx context.Context, m *warifuv1.RevokeKeyRequest) (*warifuv1.RevokeKeyResponse, error) {
-	id, err := why(m.GetChange(), false)
-	if err != nil {
+	if err := why(m.GetChange(), false); err != nil {
 		return nil, err
 	}
 	w, old, err := a.ownKey(ctx, m.GetTenant(), m.GetId())
@@ -191,14 +187,14 @@ func (a *team) RevokeKey(ctx context.Context, m *warifuv1.RevokeKeyRequest) (*wa
 		row.Version = v
 	}
 	err = a.apply(ctx, registry.Change{
-		ID: id, Keys: []registry.Write[registry.Key]{registry.Put(row)},
+		ID: w.changeID(m), Keys: []registry.Write[registry.Key]{registry.Put(row)},
 		Audit: []registry.AuditEntry{w.entry("key.revoke", row.ID, m.GetChange(), keyMessage(old, 0), keyMessage(&row, 0))},
 	})
 	if err != nil {
 		return nil, writeFault(err)
 	}
 	k, err := a.key(ctx, w.id(), row.ID)
-	return &warifuv1.RevokeKeyResponse{Key: k}, err
+	return shown(&warifuv1.RevokeKeyResponse{Key: k}, err)
 }
 
 // ownKey returns a key of whom the caller acts for. A credential of the

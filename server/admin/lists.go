@@ -113,8 +113,7 @@ func words[R ~uint8, W ~int32](known map[R]W, asked []W) (states []R, filter str
 
 // UpdateFinding assigns a finding to somebody, or resolves it.
 func (a *team) UpdateFinding(ctx context.Context, m *warifuv1.UpdateFindingRequest) (*warifuv1.UpdateFindingResponse, error) {
-	id, err := why(m.GetChange(), true)
-	if err != nil {
+	if err := why(m.GetChange(), true); err != nil {
 		return nil, err
 	}
 	w, err := a.maybeOf(ctx, m.GetTenant())
@@ -137,11 +136,11 @@ func (a *team) UpdateFinding(ctx context.Context, m *warifuv1.UpdateFindingReque
 	row.Version = m.GetChange().GetExpectedVersion()
 	entry := w.entry("finding.update", m.GetId(), m.GetChange(), findingMessage(old), findingMessage(&row))
 	entry.Tenant = row.Tenant
-	err = a.apply(ctx, registry.Change{ID: id, Findings: []registry.Write[registry.Finding]{registry.Put(row)}, Audit: []registry.AuditEntry{entry}})
+	err = a.apply(ctx, registry.Change{ID: w.changeID(m), Findings: []registry.Write[registry.Finding]{registry.Put(row)}, Audit: []registry.AuditEntry{entry}})
 	if err != nil {
 		return nil, writeFault(err)
 	}
-	now, err := a.finding(ctx, w, m.GetId())
+	now, err := shown(a.finding(ctx, w, m.GetId()))
 	if err != nil {
 		return nil, err
 	}

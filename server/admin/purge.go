@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/warifu/warifu/storage"
@@ -77,12 +78,13 @@ func (a *Admin) purgeAll(ctx context.Context) error {
 			break
 		}
 	}
-	for i := range jobs {
-		if err := a.purgeAlone(ctx, &jobs[i]); err != nil {
-			return fmt.Errorf("job %s: %w", jobs[i].ID, err)
+	var faults []error
+	for _, j := range slices.Backward(jobs) { // the oldest first; one that fails holds up no other
+		if err := a.purgeAlone(ctx, &j); err != nil {
+			faults = append(faults, fmt.Errorf("job %s: %w", j.ID, err))
 		}
 	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // purgeAlone does one job under the lease; another server may have it.
@@ -155,6 +157,9 @@ func (a *Admin) saveJob(ctx context.Context, j *registry.Job) error {
 
 // bury deletes the rows of a tenant without records, and gives its name free.
 func (a *Admin) bury(ctx context.Context, j *registry.Job, t claim.TenantID) error {
+	if err := a.buryFindings(ctx, t); err != nil {
+		return err
+	}
 	k, err := a.look(ctx)
 	if err != nil {
 		return err
@@ -164,14 +169,13 @@ func (a *Admin) bury(ctx context.Context, j *registry.Job, t claim.TenantID) err
 		if len(c.Consumers)+len(c.Keys) < atLeast {
 			return nil
 		}
-		c.ID = newID()
-		c.Audit = []registry.AuditEntry{{Tenant: t, Actor: purgeActor, Action: "tenant.purge", Target: j.ID.String()}}
+		c.ID, c.Audit = newID(), purged(t)
 		err := a.apply(ctx, c)
 		c = registry.Change{}
 		return err
 	}
 	const batch = registry.ChangeRowsMax / 2
-	for _, row := range k.consumersOf(t, "", "") {
+	for _, row := range k.consumers[t] { // retired ones too
 		c.Consumers = append(c.Consumers, registry.Delete(*row))
 		if err := flush(batch); err != nil {
 			return err
@@ -202,4 +206,26 @@ func (a *Admin) bury(ctx context.Context, j *registry.Job, t claim.TenantID) err
 	}
 	a.cfg.Logger.InfoContext(ctx, "a tenant is purged", "tenant", int64(t), "records", j.Done)
 	return nil
+}
+
+// buryFindings deletes what was found about a tenant: findings name events.
+func (a *Admin) buryFindings(ctx context.Context, t claim.TenantID) error {
+	for range jobPagesMax {
+		page, err := a.cfg.Registry.Findings(ctx, registry.FindingQuery{Scope: registry.Of(t), Limit: registry.ChangeRowsMax / 2})
+		if err != nil || len(page.Findings) == 0 {
+			return err
+		}
+		c := registry.Change{ID: newID(), Audit: purged(t)}
+		for i := range page.Findings {
+			c.Findings = append(c.Findings, registry.Delete(page.Findings[i]))
+		}
+		if err := a.apply(ctx, c); err != nil {
+			return fmt.Errorf("delete findings: %w", err)
+		}
+	}
+	return errors.New("there are more findings than one job deletes")
+}
+
+func purged(t claim.TenantID) []registry.AuditEntry {
+	return []registry.AuditEntry{{Tenant: t, Actor: purgeActor, Action: purgeKind, Reason: "the tenant was deleted"}}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/warifu/warifu/storage/claim"
 	"github.com/warifu/warifu/storage/registry"
@@ -16,8 +15,8 @@ import (
 // looks again first, which reads one row where nothing has changed: what an
 // administrator is shown, and decides on, is never stale.
 type rows struct {
-	mu sync.Mutex
-	at registry.Revision
+	turn chan struct{} // one looks at a time; its holder may use the rest
+	at   registry.Revision
 	known
 }
 
@@ -28,15 +27,17 @@ type known struct {
 	consumers  map[claim.TenantID]map[string]*registry.Consumer
 	keys       map[string]*registry.Key
 	lastTenant claim.TenantID
-	// undeclared are consumers that were declared before, and are not now.
-	undeclared map[registry.Ref]bool
 }
 
 // look returns the rows as they are now.
 func (a *Admin) look(ctx context.Context) (*known, error) {
 	r := &a.rows
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	c, err := a.cfg.Registry.Load(ctx, r.at)
 	if err != nil {
 		return nil, err
@@ -51,12 +52,11 @@ func (a *Admin) look(ctx context.Context) (*known, error) {
 
 // merged is a copy with the changes made.
 func (k *known) merged(c *registry.Changes) known {
-	out := known{lastTenant: c.LastTenant, undeclared: map[registry.Ref]bool{}}
+	out := known{lastTenant: c.LastTenant}
 	if c.Full {
 		out.tenants, out.consumers, out.keys = map[claim.TenantID]*registry.Tenant{}, map[claim.TenantID]map[string]*registry.Consumer{}, map[string]*registry.Key{}
 	} else {
 		out.tenants, out.consumers, out.keys = maps.Clone(k.tenants), maps.Clone(k.consumers), maps.Clone(k.keys)
-		maps.Copy(out.undeclared, k.undeclared)
 	}
 	for i := range c.Tenants {
 		put(out.tenants, c.Tenants[i].ID, &c.Tenants[i], c.Tenants[i].Deleted)
@@ -71,11 +71,6 @@ func (k *known) merged(c *registry.Changes) known {
 			}
 		}
 		put(out.consumers[row.Tenant], row.Name, row, row.Deleted)
-		if ref := registry.ConsumerRef(row.Tenant, row.Name); row.Deleted {
-			out.undeclared[ref] = true
-		} else {
-			delete(out.undeclared, ref)
-		}
 	}
 	for i := range c.Keys {
 		put(out.keys, c.Keys[i].ID, &c.Keys[i], c.Keys[i].Deleted)
@@ -101,12 +96,20 @@ func put[K comparable, R any](rows map[K]*R, at K, row *R, deleted bool) {
 func (k *known) consumersOf(id claim.TenantID, prefix, after string) []*registry.Consumer {
 	var out []*registry.Consumer
 	for _, c := range k.consumers[id] {
-		if c.Name > after && strings.HasPrefix(c.Name, prefix) {
+		if !c.Retired && c.Name > after && strings.HasPrefix(c.Name, prefix) {
 			out = append(out, c)
 		}
 	}
 	slices.SortFunc(out, func(a, b *registry.Consumer) int { return cmp.Compare(a.Name, b.Name) })
 	return out
+}
+
+// declared returns a consumer that is declared now; nil where it is not.
+func (k *known) declared(id claim.TenantID, name string) *registry.Consumer {
+	if c := k.consumers[id][name]; c != nil && !c.Retired {
+		return c
+	}
+	return nil
 }
 
 // keysOf returns a tenant's keys after an ID, in order; those of the platform

@@ -28,9 +28,11 @@ var errNameTaken = fault.New(warifuv1.Reason_REASON_ALREADY_EXISTS,
 
 // CreateTenant makes a tenant with the next free number.
 func (a *platform) CreateTenant(ctx context.Context, m *warifuv1.CreateTenantRequest) (*warifuv1.CreateTenantResponse, error) {
-	id, err := why(m.GetChange(), false)
-	if err != nil {
+	if err := why(m.GetChange(), false); err != nil {
 		return nil, err
+	}
+	if a.cfg.Configured(m.GetName()) {
+		return nil, errNameTaken
 	}
 	if !tenant.ValidName(m.GetName()) {
 		return nil, fault.Invalid("name", limitTenantName)
@@ -57,13 +59,13 @@ func (a *platform) CreateTenant(ctx context.Context, m *warifuv1.CreateTenantReq
 		entry := w.entry("tenant.create", row.Name, m.GetChange(), nil, logged(&row))
 		entry.Tenant = row.ID // its team reads it too
 		err = a.apply(ctx, registry.Change{
-			ID: id, Tenants: []registry.Write[registry.Tenant]{registry.Put(row)}, Audit: []registry.AuditEntry{entry},
+			ID: w.changeID(m), Tenants: []registry.Write[registry.Tenant]{registry.Put(row)}, Audit: []registry.AuditEntry{entry},
 		})
 		var conflict *registry.ConflictError
 		switch {
 		case err == nil:
 			t, err := a.named(ctx, row.Name)
-			return &warifuv1.CreateTenantResponse{Tenant: t}, err
+			return shown(&warifuv1.CreateTenantResponse{Tenant: t}, err)
 		case errors.As(err, &conflict) && conflict.Ref == registry.TenantRef(row.ID):
 			continue // another was made at the same time
 		case errors.As(err, &conflict):
@@ -98,7 +100,7 @@ func (a *Admin) freeNumber(ctx context.Context, at claim.TenantID) (claim.Tenant
 // given out in order, and would say how many tenants there are.
 func logged(t *registry.Tenant) *warifuv1.Tenant {
 	m := tenantMessage(t)
-	m.Id = 0
+	m.Id, m.Note = 0, "" // notes are the operator's own
 	return m
 }
 
@@ -149,7 +151,10 @@ func (a *platform) UpdateTenant(ctx context.Context, m *warifuv1.UpdateTenantReq
 	if m.GetNewName() != "" && !tenant.ValidName(m.GetNewName()) {
 		return nil, fault.Invalid("new_name", limitTenantName)
 	}
-	t, c, err := a.alter(ctx, []string{m.GetName(), m.GetNewName()}, "tenant.update", m.GetChange(), func(t *registry.Tenant) []string {
+	if a.cfg.Configured(m.GetNewName()) {
+		return nil, errNameTaken
+	}
+	t, c, err := a.alter(ctx, []string{m.GetName(), m.GetNewName()}, "tenant.update", m, func(t *registry.Tenant) []string {
 		var notes []string
 		if m.GetNewName() != "" {
 			t.Name = m.GetNewName()
@@ -165,7 +170,7 @@ func (a *platform) UpdateTenant(ctx context.Context, m *warifuv1.UpdateTenantReq
 
 // SuspendTenant refuses a tenant's new claims.
 func (a *platform) SuspendTenant(ctx context.Context, m *warifuv1.SuspendTenantRequest) (*warifuv1.SuspendTenantResponse, error) {
-	t, c, err := a.alter(ctx, []string{m.GetName()}, "tenant.suspend", m.GetChange(), func(t *registry.Tenant) []string {
+	t, c, err := a.alter(ctx, []string{m.GetName()}, "tenant.suspend", m, func(t *registry.Tenant) []string {
 		t.State = registry.TenantSuspended
 		return []string{"new claims are refused within 5 s; what was granted can be completed, extended and released"}
 	})
@@ -174,7 +179,7 @@ func (a *platform) SuspendTenant(ctx context.Context, m *warifuv1.SuspendTenantR
 
 // ResumeTenant takes a tenant's claims again.
 func (a *platform) ResumeTenant(ctx context.Context, m *warifuv1.ResumeTenantRequest) (*warifuv1.ResumeTenantResponse, error) {
-	t, _, err := a.alter(ctx, []string{m.GetName()}, "tenant.resume", m.GetChange(), func(t *registry.Tenant) []string {
+	t, _, err := a.alter(ctx, []string{m.GetName()}, "tenant.resume", m, func(t *registry.Tenant) []string {
 		t.State = registry.TenantActive
 		return nil
 	})
@@ -183,7 +188,10 @@ func (a *platform) ResumeTenant(ctx context.Context, m *warifuv1.ResumeTenantReq
 
 // DeleteTenant ends a tenant and begins its purge.
 func (a *platform) DeleteTenant(ctx context.Context, m *warifuv1.DeleteTenantRequest) (*warifuv1.DeleteTenantResponse, error) {
-	t, c, err := a.alter(ctx, []string{m.GetName()}, "tenant.delete", m.GetChange(), func(t *registry.Tenant) []string {
+	if m.GetExpectedId() <= 0 {
+		return nil, fault.Invalid("expected_id", "required: the number of the tenant that was looked at")
+	}
+	t, c, err := a.alter(ctx, []string{m.GetName()}, "tenant.delete", m, func(t *registry.Tenant) []string {
 		t.State = registry.TenantDeleting
 		return []string{
 			"its keys are refused within 5 s, and attempts that work now cannot be completed",
@@ -196,19 +204,26 @@ func (a *platform) DeleteTenant(ctx context.Context, m *warifuv1.DeleteTenantReq
 // alter changes one tenant at the version that was looked at. A tenant that is
 // renamed is found by its new name where the call was sent before.
 func (a *platform) alter(
-	ctx context.Context, names []string, action string, m *warifuv1.Change, edit func(*registry.Tenant) []string,
+	ctx context.Context, names []string, action string, req changing, edit func(*registry.Tenant) []string,
 ) (*warifuv1.Tenant, *warifuv1.Consequence, error) {
-	id, err := why(m, true)
-	if err != nil {
+	m := req.GetChange()
+	if err := why(m, true); err != nil {
 		return nil, nil, err
 	}
 	w, err := a.of(ctx, names[0])
 	if errors.Is(err, ErrNoTenant) && len(names) > 1 && names[1] != "" {
-		w, err = a.of(ctx, names[1])
+		renamed, again := a.of(ctx, names[1])
+		if again == nil && renamed.tenant.Change == renamed.changeID(req) {
+			w, err = renamed, nil // by this very change
+		}
 	}
 	if err != nil {
 		return nil, nil, err
 	}
+	if d, ok := req.(*warifuv1.DeleteTenantRequest); ok && d.GetExpectedId() != int64(w.id()) {
+		return nil, nil, fault.New(warifuv1.Reason_REASON_CONFLICT, "the name belongs to another tenant than the one that was looked at; nothing was applied")
+	}
+	id := w.changeID(req)
 	before, row := w.tenant, *w.tenant
 	if before.State == registry.TenantDeleting && action != "tenant.delete" {
 		return nil, nil, fault.New(warifuv1.Reason_REASON_PRECONDITION, "the tenant is being deleted, which is not taken back")
@@ -228,7 +243,7 @@ func (a *platform) alter(
 	if err := a.apply(ctx, change); err != nil {
 		return nil, nil, writeFault(err)
 	}
-	t, err := a.named(ctx, row.Name)
+	t, err := shown(a.named(ctx, row.Name))
 	return t, c, err
 }
 

@@ -45,7 +45,7 @@ var errNotSealed = fault.New(warifuv1.Reason_REASON_PRECONDITION,
 
 // RotateDataKey has new results sealed with a new key.
 func (a *team) RotateDataKey(ctx context.Context, m *warifuv1.RotateDataKeyRequest) (*warifuv1.RotateDataKeyResponse, error) {
-	entry, w, err := a.aboutKeys(ctx, "data_key.rotate", m.GetTenant(), m.GetConsumer(), m.GetChange(), false)
+	entry, w, err := a.aboutKeys(ctx, "data_key.rotate", m, false)
 	if err != nil || m.GetChange().GetDryRun() {
 		return &warifuv1.RotateDataKeyResponse{}, err
 	}
@@ -58,7 +58,7 @@ func (a *team) RotateDataKey(ctx context.Context, m *warifuv1.RotateDataKeyReque
 
 // ShredResults destroys the keys of stored results.
 func (a *team) ShredResults(ctx context.Context, m *warifuv1.ShredResultsRequest) (*warifuv1.ShredResultsResponse, error) {
-	entry, w, err := a.aboutKeys(ctx, "results.shred", m.GetTenant(), m.GetConsumer(), m.GetChange(), true)
+	entry, w, err := a.aboutKeys(ctx, "results.shred", m, true)
 	if err != nil {
 		return nil, err
 	}
@@ -82,27 +82,34 @@ func (a *team) ShredResults(ctx context.Context, m *warifuv1.ShredResultsRequest
 	return &warifuv1.ShredResultsResponse{Consequence: c}, nil
 }
 
+// ofKeys is a request about data keys.
+type ofKeys interface {
+	changing
+	GetTenant() string
+	GetConsumer() string
+}
+
 // aboutKeys checks a change of data keys and makes its audit entry, without
 // what it is about: keys are in no log.
-func (a *team) aboutKeys(
-	ctx context.Context, action, tenantName, consumer string, c *warifuv1.Change, mustLook bool,
-) (registry.AuditEntry, *acting, error) {
+func (a *team) aboutKeys(ctx context.Context, action string, m ofKeys, mustLook bool) (registry.AuditEntry, *acting, error) {
 	var none registry.AuditEntry
-	id, err := why(c, mustLook)
-	if err != nil {
+	if err := why(m.GetChange(), mustLook); err != nil {
 		return none, nil, err
 	}
-	w, err := a.of(ctx, tenantName)
+	w, err := a.of(ctx, m.GetTenant())
 	if err != nil {
 		return none, nil, err
 	}
 	if a.cfg.DataKeys == nil {
 		return none, nil, errNotSealed
 	}
-	if consumer != "" && w.consumers[w.id()][consumer] == nil {
+	target := m.GetConsumer()
+	if target == "" {
+		target = w.tenant.Name
+	} else if w.declared(w.id(), target) == nil {
 		return none, nil, errNoConsumer
 	}
-	entry := w.entry(action, consumer, c, nil, nil)
-	entry.Change = id // the same change, sent again, makes nothing more
+	entry := w.entry(action, target, m.GetChange(), nil, nil)
+	entry.Change = w.changeID(m) // the same call, sent again, makes nothing more
 	return entry, w, nil
 }

@@ -3,6 +3,7 @@ package interceptor
 import (
 	"context"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect/v2"
 
@@ -64,6 +65,16 @@ func Authenticate(dir *tenant.Directory, failures ...*Throttle) connect.ServerIn
 			return next(ctx, spec, stream)
 		}
 	}
+}
+
+// Still returns why a call that was let in would not be let in again now, and
+// nil where it would be: for calls that wait.
+func Still(dir *tenant.Directory, call *Call, now time.Time) *fault.Fault {
+	principal, ok := dir.Current(call.Principal.KeyID, now)
+	if !ok {
+		return errUnauthenticated
+	}
+	return refusal(call.Method, principal)
 }
 
 // refusal is why a principal may not call a method; nil: it may.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect/v2"
@@ -20,7 +21,11 @@ type Limiter struct {
 	// refusals are made once: by when to come back, in steps of retryStep.
 	refusals [overload.RetryAfterMax/retryStep + 1]*fault.Fault
 	late     *fault.Fault
+	streams  atomic.Int64
 }
+
+// streamsMax bounds streams, which only reflection has.
+const streamsMax = 16
 
 // retryStep is how exactly a refused caller is told when to come back.
 const retryStep = 50 * time.Millisecond
@@ -70,16 +75,21 @@ func Limit(l *Limiter) connect.ServerInterceptor {
 	return func(next connect.ServerFunc) connect.ServerFunc {
 		return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
 			call := CallFrom(ctx)
+			if spec.StreamType != connect.StreamTypeUnary {
+				// A stream may be silent for as long as it likes, and reads no
+				// claims: a few are let in beside everything else.
+				if l.streams.Add(1) > streamsMax {
+					l.streams.Add(-1)
+					return l.refusals[0]
+				}
+				defer l.streams.Add(-1)
+				return next(ctx, spec, stream)
+			}
 			s := &call.slot
 			if err := l.Enter(&s.ticket, call.Method.Class); err != nil {
 				return l.refusal(err)
 			}
 			defer s.ticket.Leave() // also when the handler panics
-			if spec.StreamType != connect.StreamTypeUnary {
-				// A stream may be silent for as long as it likes, and reads no
-				// claims: it has room and needs no slot.
-				return next(ctx, spec, stream)
-			}
 			s.limiter, s.call, s.ServerStream = l, call, stream
 			err := next(ctx, spec, s)
 			s.ticket.Done(s.outcome(err), call.items)

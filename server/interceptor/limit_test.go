@@ -199,9 +199,9 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// TestStreamsNeedNoSlot: a stream that is open for hours has room, no slot, and
-// the stream that the transport made.
-func TestStreamsNeedNoSlot(t *testing.T) {
+// TestStreamsAreApart: a stream that is open for hours has neither room nor a
+// slot, and the stream that the transport made; only a few are let in.
+func TestStreamsAreApart(t *testing.T) {
 	t.Parallel()
 	l := limiterOf(t, 100)
 	own := &pipe{}
@@ -211,13 +211,19 @@ func TestStreamsNeedNoSlot(t *testing.T) {
 			if err := stream.Receive(nil); err != nil || stream != connect.ServerStream(own) {
 				t.Errorf("stream %T, %v", stream, err)
 			}
-			if l.InFlight() != 1 || l.Working() != 0 {
+			if l.InFlight() != 0 || l.Working() != 0 {
 				t.Errorf("%d have room and %d a slot", l.InFlight(), l.Working())
 			}
 			return nil
 		}})
-	if err := s.Call(t.Context(), procedure, &connect.CallInfo{}, own); err != nil || l.InFlight() != 0 {
-		t.Errorf("%v; %d have room", err, l.InFlight())
+	for range 2 * streamsMax { // one after the other
+		if err := s.Call(t.Context(), procedure, &connect.CallInfo{}, own); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.streams.Add(streamsMax)
+	if err := s.Call(t.Context(), procedure, &connect.CallInfo{}, own); err == nil {
+		t.Error("one more than may be open is let in")
 	}
 }
 

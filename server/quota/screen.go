@@ -99,8 +99,6 @@ func adds(rec *claim.Record, r *claim.Request, now claim.Time) grant {
 		return grant{life: true, lease: lease, doubt: lease && doubtful(&r.Policy)}
 	case step.Swap.Kind == claim.TakeOver:
 		return grant{lease: lease, doubt: lease && doubtful(&rec.Policy)}
-	case step.Swap.Kind == claim.Renew:
-		return grant{lease: lease}
 	}
 	return grant{}
 }

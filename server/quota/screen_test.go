@@ -91,7 +91,7 @@ func TestScreen(t *testing.T) {
 		"released":          {event: "released", refused: []What{LiveLeases}},
 		"released, own":     {event: "released", edit: self},
 		"lapsed":            {event: "lapsed", refused: []What{LiveLeases}},
-		"lapsed, own":       {event: "lapsed", edit: self, refused: []What{LiveLeases}},
+		"lapsed, own":       {event: "lapsed", edit: self}, // a resend adds nothing
 		"lapsed, in doubt":  {event: "lapsed-hold"},
 		"lapsed, capped":    {event: "lapsed-capped", refused: []What{LiveLeases, InDoubt}},
 		"lapsed, by policy": {event: "lapsed", edit: func(r *claim.Request) { r.Policy.Hold = true }, refused: []What{LiveLeases}},

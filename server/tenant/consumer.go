@@ -85,6 +85,9 @@ type Consumer struct {
 	Skew time.Duration
 	// Version is 16 hexadecimal characters that change whenever the policy does.
 	Version string
+	// retired: it was declared, and is not any more; the policy is the default
+	// one, with the history of the row.
+	retired bool
 }
 
 // newConsumer fills in the defaults and returns every rule that c breaks.

@@ -77,6 +77,16 @@ func (d *Directory) Authenticate(credential string, now time.Time) (*Principal, 
 	return &c.principal, true
 }
 
+// Current returns the principal of a key that was authenticated before, as it is
+// now; false where the key is let in no more.
+func (d *Directory) Current(keyID string, now time.Time) (*Principal, bool) {
+	c, known := d.table.Load().keys[keyID]
+	if !known || c.revoked || !c.expiresAt.IsZero() && !now.Before(c.expiresAt) {
+		return nil, false
+	}
+	return &c.principal, true
+}
+
 // Used returns the keys whose last use is at least registry.SeenGrain newer
 // than what was returned of them before, for Registry.Seen. Configured keys are
 // left out: the registry does not know them. It is for one caller at a time.

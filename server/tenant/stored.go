@@ -43,6 +43,7 @@ func rowConsumer(row *registry.Consumer) (*Consumer, []error) {
 	if len(faults) > 0 {
 		return nil, faults
 	}
+	c.retired = row.Retired
 	return c, nil
 }
 

@@ -92,7 +92,12 @@ func (t *Tenant) Consumer(name string) (c *Consumer, declared bool, err error) {
 		if c == nil {
 			return nil, true, ErrFaultyConsumer
 		}
-		return c, true, nil
+		if !c.retired {
+			return c, true, nil
+		}
+		if !t.Strict {
+			return c, false, nil
+		}
 	}
 	if t.Strict {
 		return nil, false, ErrUnknownConsumer

@@ -168,6 +168,10 @@ type Consumer struct {
 	DigestRequired       bool `json:"digest_required,omitempty"`
 	AcceptNoCommonScheme bool `json:"accept_no_common_scheme,omitempty"`
 
+	// Retired: its declaration was taken back. The row stays, because it knows for
+	// how long keys were remembered and which results were shredded.
+	Retired bool `json:"retired,omitempty"`
+
 	Note string `json:"note,omitempty"`
 	// DataKeys seal the consumer's results. A tombstone with the ID of one of the
 	// tenant's keys says that what this consumer has under that key was shredded.

@@ -223,6 +223,10 @@ const (
 	ResultOmitted_RESULT_OMITTED_BATCH_BUDGET ResultOmitted = 3
 	// The store was short of space and kept the outcome only.
 	ResultOmitted_RESULT_OMITTED_STORE_FULL ResultOmitted = 4
+	// The result is stored, and cannot be read now: its key cannot be had, or it
+	// is damaged. Ask again later. Or there was no key when the event was
+	// completed, and the outcome only was kept.
+	ResultOmitted_RESULT_OMITTED_UNREADABLE ResultOmitted = 5
 )
 
 // Enum value maps for ResultOmitted.
@@ -233,6 +237,7 @@ var (
 		2: "RESULT_OMITTED_SHREDDED",
 		3: "RESULT_OMITTED_BATCH_BUDGET",
 		4: "RESULT_OMITTED_STORE_FULL",
+		5: "RESULT_OMITTED_UNREADABLE",
 	}
 	ResultOmitted_value = map[string]int32{
 		"RESULT_OMITTED_UNSPECIFIED":  0,
@@ -240,6 +245,7 @@ var (
 		"RESULT_OMITTED_SHREDDED":     2,
 		"RESULT_OMITTED_BATCH_BUDGET": 3,
 		"RESULT_OMITTED_STORE_FULL":   4,
+		"RESULT_OMITTED_UNREADABLE":   5,
 	}
 )
 
@@ -2791,13 +2797,14 @@ const file_warifu_v1_claim_proto_rawDesc = "" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11OUTCOME_SUCCEEDED\x10\x01\x12\x14\n" +
-	"\x10OUTCOME_REJECTED\x10\x02*\xaa\x01\n" +
+	"\x10OUTCOME_REJECTED\x10\x02*\xc9\x01\n" +
 	"\rResultOmitted\x12\x1e\n" +
 	"\x1aRESULT_OMITTED_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18RESULT_OMITTED_TOO_LARGE\x10\x01\x12\x1b\n" +
 	"\x17RESULT_OMITTED_SHREDDED\x10\x02\x12\x1f\n" +
 	"\x1bRESULT_OMITTED_BATCH_BUDGET\x10\x03\x12\x1d\n" +
-	"\x19RESULT_OMITTED_STORE_FULL\x10\x04*\x99\x01\n" +
+	"\x19RESULT_OMITTED_STORE_FULL\x10\x04\x12\x1d\n" +
+	"\x19RESULT_OMITTED_UNREADABLE\x10\x05*\x99\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_ABSENT\x10\x01\x12\x15\n" +

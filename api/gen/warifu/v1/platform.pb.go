@@ -988,7 +988,10 @@ type DeleteTenantRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// expected_version is required: look first.
-	Change        *Change `protobuf:"bytes,2,opt,name=change,proto3" json:"change,omitempty"`
+	Change *Change `protobuf:"bytes,2,opt,name=change,proto3" json:"change,omitempty"`
+	// The number of the tenant that was looked at: a tenant of the same name that
+	// was made since is another one.
+	ExpectedId    int64 `protobuf:"varint,3,opt,name=expected_id,json=expectedId,proto3" json:"expected_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1038,13 @@ func (x *DeleteTenantRequest) GetChange() *Change {
 		return x.Change
 	}
 	return nil
+}
+
+func (x *DeleteTenantRequest) GetExpectedId() int64 {
+	if x != nil {
+		return x.ExpectedId
+	}
+	return 0
 }
 
 type DeleteTenantResponse struct {
@@ -1373,10 +1383,12 @@ const file_warifu_v1_platform_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x06change\x18\x02 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"A\n" +
 	"\x14ResumeTenantResponse\x12)\n" +
-	"\x06tenant\x18\x01 \x01(\v2\x11.warifu.v1.TenantR\x06tenant\"T\n" +
+	"\x06tenant\x18\x01 \x01(\v2\x11.warifu.v1.TenantR\x06tenant\"u\n" +
 	"\x13DeleteTenantRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
-	"\x06change\x18\x02 \x01(\v2\x11.warifu.v1.ChangeR\x06change\"{\n" +
+	"\x06change\x18\x02 \x01(\v2\x11.warifu.v1.ChangeR\x06change\x12\x1f\n" +
+	"\vexpected_id\x18\x03 \x01(\x03R\n" +
+	"expectedId\"{\n" +
 	"\x14DeleteTenantResponse\x12)\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x11.warifu.v1.TenantR\x06tenant\x128\n" +
 	"\vconsequence\x18\x02 \x01(\v2\x16.warifu.v1.ConsequenceR\vconsequence\"\xa7\x02\n" +
