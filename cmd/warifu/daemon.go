@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/warifu/warifu/server"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage/registry"
@@ -64,7 +62,6 @@ func (d *daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	public = netutil.LimitListener(public, int(d.config.Connections))
 	defer closeQuietly(public)
 	if d.sys.env("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

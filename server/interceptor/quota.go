@@ -3,6 +3,7 @@ package interceptor
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"connectrpc.com/connect/v2"
 
@@ -44,5 +45,9 @@ func Quota(q *quota.Quotas, defaults quota.Limits, l *Limiter) connect.ServerInt
 func QuotaFault(e quota.Exceeded) *fault.Fault {
 	f := fault.New(warifuv1.Reason_REASON_QUOTA_EXCEEDED, e.Error())
 	f.Field, f.Limit = e.What.String(), strconv.FormatInt(e.Limit, 10)
-	return f.After(e.RetryAfter)
+	return f.After(max(e.RetryAfter, quotaRetryMin))
 }
+
+// quotaRetryMin keeps callers who are over a quota from asking again at once: a
+// refusal costs nearly as much as an answer.
+const quotaRetryMin = 100 * time.Millisecond
