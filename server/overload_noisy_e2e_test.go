@@ -84,7 +84,7 @@ func TestNoisyTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The others are enough to keep group commits going: who was alone with the
 		// store would feel the first neighbour, however quiet.
-		const most, quiet, length = 400, 800, 3 * time.Second
+		const most, quiet, length = 200, 500, 2 * time.Second
 		w := overHTTP(t, &slowStore{batch: 4 * time.Millisecond, key: 20 * time.Microsecond, parallel: true}, withQuota(t, most))
 		others, noisy := w.dial("shop", false), w.dial("other", true)
 		alone := w.load(others, quiet, length)

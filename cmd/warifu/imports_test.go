@@ -41,7 +41,7 @@ var rules = []rule{
 	{packages: []string{"server/arbiter"}, ours: []string{"storage", "storage/claim"}, std: true},
 	{
 		packages: []string{"server", "server/*"},
-		ours:     []string{"api/gen/*/*", "api/gen/*/*/*", "storage", "storage/claim", "storage/codec", "storage/registry", "retention", "server/*"},
+		ours:     []string{"api/gen/*/*", "api/gen/*/*/*", "storage", "storage/claim", "storage/codec", "storage/registry", "storage/sealed", "retention", "server/*"},
 		never:    []string{"github.com/cockroachdb/pebble", "github.com/jackc/pgx", "testing"},
 	},
 	{

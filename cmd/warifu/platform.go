@@ -56,7 +56,7 @@ func (d *daemon) openSealed(p *platform, store *opened) error {
 	if err != nil {
 		return exit(exitUsage, err)
 	}
-	c := sealed.Config{Store: store.Store, WritePlain: len(keks) == 0}
+	c := sealed.Config{Store: store.Store, WritePlain: len(keks) == 0, Logger: d.log, Clock: d.sys.now}
 	if len(keks) > 0 {
 		p.ring, err = sealed.NewRing(sealed.RingConfig{Registry: store.registry, KEKs: keks, Clock: d.sys.now, Logger: d.log})
 		if err != nil {

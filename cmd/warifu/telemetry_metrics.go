@@ -42,7 +42,8 @@ func (t *telemetry) watchSealed(s *sealed.Store) error {
 		t.counter("warifu_sealed_plain_bytes_total", "Size of results before they were sealed.", func() int64 { return s.SealStats().PlainBytes }),
 		t.counter("warifu_sealed_stored_bytes_total", "Size of the same results as they are stored.", func() int64 { return s.SealStats().StoredBytes }),
 		t.counter("warifu_sealed_shredded_total", "Results that were answered without their bytes, because their key was destroyed.", func() int64 { return s.SealStats().Shredded }),
-		t.counter("warifu_sealed_unavailable_total", "Items that failed because a key could not be had.", func() int64 { return s.SealStats().Unavailable }),
+		t.counter("warifu_sealed_unavailable_total", "Results that were not opened because a key could not be had.", func() int64 { return s.SealStats().Unavailable }),
+		t.counter("warifu_sealed_unkept_total", "Completions that were stored without their result because no key could be had.", func() int64 { return s.SealStats().Unkept }),
 		t.counter("warifu_sealed_damaged_total", "Results that do not open although the key is there.", func() int64 { return s.SealStats().Damaged }),
 	)
 }

@@ -124,9 +124,13 @@ const (
 	BatchBudget
 	// StoreFull: the store was short of space and kept the outcome only.
 	StoreFull
+	// Unreadable: the server cannot decrypt the body now, and may later; or it
+	// had no key to encrypt it with when the event was completed, and kept the
+	// outcome only.
+	Unreadable
 )
 
-var omissionNames = [...]string{"NONE", "TOO_LARGE", "SHREDDED", "BATCH_BUDGET", "STORE_FULL"}
+var omissionNames = [...]string{"NONE", "TOO_LARGE", "SHREDDED", "BATCH_BUDGET", "STORE_FULL", "UNREADABLE"}
 
 // String returns the reason's name in the contract.
 func (o Omission) String() string { return name(omissionNames[:], int(o)) }

@@ -2,6 +2,7 @@ package warifu
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"unsafe"
@@ -152,6 +153,30 @@ func TestOtherRepliesAreBelievedOnlyIfTheyFit(t *testing.T) {
 			refused(t, "complete", c.Complete(t.Context(), got.Grant, Completion{}))
 		})
 	})
+}
+
+// TestOmissionsAreTheContract: a reason has the number and the name that it has
+// on the wire, and each one of the wire's is known here.
+func TestOmissionsAreTheContract(t *testing.T) {
+	t.Parallel()
+	for number, wire := range warifuv1.ResultOmitted_name {
+		s, err := readStored(opClaim, &warifuv1.StoredResult{
+			Outcome: warifuv1.Outcome_OUTCOME_SUCCEEDED, ResultOmitted: warifuv1.ResultOmitted(number),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strings.TrimPrefix(wire, "RESULT_OMITTED_")
+		if number == 0 {
+			want = NotOmitted.String()
+		}
+		if s.Omitted.String() != want {
+			t.Errorf("%s is read as %s", wire, s.Omitted)
+		}
+	}
+	if Unreadable != Omission(warifuv1.ResultOmitted_RESULT_OMITTED_UNREADABLE) || Shredded != Omission(warifuv1.ResultOmitted_RESULT_OMITTED_SHREDDED) {
+		t.Error("a constant is another reason")
+	}
 }
 
 // TestStoredOwnsItsMemory: a result that a caller keeps does not keep the reply

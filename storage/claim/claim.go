@@ -116,6 +116,10 @@ const (
 	Shredded
 	BatchBudget
 	StoreFull
+	// Unreadable: the body cannot be decrypted now, or there was no key to
+	// encrypt it with when the event was completed. Its Sum may be zero then:
+	// unknown.
+	Unreadable
 )
 
 // Pair is one entry of a completion's metadata.

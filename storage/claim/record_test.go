@@ -112,12 +112,29 @@ func TestSame(t *testing.T) {
 		{"MoreMetadata", sold, but(func(c *Completion) { c.Metadata = append(c.Metadata, Pair{"x", ""}) }), false},
 		{"BodyShredded", sold, sold.Without(Shredded), true},
 		{"BothOmittedForOtherReasons", sold.Without(TooLarge), sold.Without(StoreFull), true},
+		{"BodyUnreadable", sold, sold.Without(Unreadable), true},
+		{"UnreadableWithoutItsSum", sold, unsummed(sold.Without(Unreadable)), false},
 		{"OmittedOfAnotherBody", sold, soldOut.Without(Shredded), false},
 		{"NoneAndOne", nil, sold, false},
 		{"NoneAndNone", nil, nil, true},
 	} {
 		if got, back := row.a.Same(row.b), row.b.Same(row.a); got != row.want || back != row.want {
 			t.Errorf("%s: Same = %v and %v, want %v", row.rule, got, back, row.want)
+		}
+	}
+}
+
+func unsummed(c *Completion) *Completion {
+	c.Sum = [32]byte{}
+	return c
+}
+
+// TestOmissions: stores keep the numbers, so none ever gets another meaning.
+func TestOmissions(t *testing.T) {
+	t.Parallel()
+	for want, got := range []Omission{NotOmitted, TooLarge, Shredded, BatchBudget, StoreFull, Unreadable} {
+		if int(got) != want {
+			t.Errorf("omission %d has become %d", want, got)
 		}
 	}
 }

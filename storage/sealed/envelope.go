@@ -78,6 +78,10 @@ type bind struct {
 	byFence bool // the fence and not the attempt
 }
 
+// operator reports whether it is a person who writes the result, and not the
+// attempt whose it is.
+func (b bind) operator() bool { return b.byFence }
+
 func (b bind) flag() byte {
 	if b.byFence {
 		return flagByFence

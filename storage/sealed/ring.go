@@ -71,6 +71,7 @@ type Ring struct {
 
 	mu struct {
 		sync.RWMutex
+		updated registry.Revision // of the last Update
 		secrets map[secretID]DataKey
 		gone    map[secretID]struct{}  // asked for, and not there after a look
 		failed  map[secretID]time.Time // until when not to ask again

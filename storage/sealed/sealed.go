@@ -40,11 +40,22 @@
 //
 // # When there is no key
 //
-// Nothing here turns a completed event into a new grant. A result whose key was
-// destroyed is answered as omitted, SHREDDED. One whose key cannot be had at the
-// moment fails its item with storage.ErrUnavailable, and one that does not open
-// with storage.ErrDamaged. A completion that cannot be sealed is not sent to the
-// store: ErrUnavailable, and nothing was applied.
+// Nothing here turns a completed event into a new grant, or into an error, which
+// consumers answer by trying again or by going on unprotected. A result whose
+// key was destroyed is answered as omitted, SHREDDED. One whose key cannot be
+// had at the moment, or that does not open, is answered as omitted, UNREADABLE:
+// the event is done, and that is known without a key. So is what follows from
+// it: what is expired begins anew, and what an operator forgets is forgotten.
+//
+// A completion that cannot be sealed is stored without its bytes, UNREADABLE for
+// good, as a store that is full keeps the outcome only: the effect has happened,
+// and if that were refused, it would happen again after the lease. It is stored
+// without their digest too, which could not be sealed either. An operator who
+// resolves a doubt is refused instead: storage.ErrUnavailable, and nothing was
+// applied. People can come back.
+//
+// Where the digest is gone or cannot be read, the owner that sends its result
+// again is taken at its word.
 //
 // # Wiring
 //
@@ -61,7 +72,9 @@ package sealed
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
@@ -71,20 +84,27 @@ import (
 type Config struct {
 	Store storage.Store // required
 	// Keys are the data keys. Required, but with WritePlain, where nil means that
-	// sealed results are out of reach: storage.ErrUnavailable.
+	// sealed results are out of reach: omitted, UNREADABLE.
 	Keys KeyRing
 	// WritePlain: new results are not sealed; those that are stay readable.
 	WritePlain bool
+	// Logger is told what is answered or stored without its bytes, once for each
+	// cause and NoticeEvery, and nothing of the bytes. Nil: the Logger and the
+	// Clock of Keys where that is a Ring, and otherwise no log.
+	Logger *slog.Logger
+	// Clock tells when that was. Required with Logger.
+	Clock func() time.Time
 }
 
 // Store is a storage.Store whose results are sealed in the store inside. It is
 // safe for concurrent use.
 type Store struct {
 	storage.Store
-	keys  KeyRing
-	plain bool
+	keys    KeyRing
+	plain   bool
+	notices notices
 
-	count struct{ sealed, opened, plainBytes, storedBytes, shredded, unavailable, damaged atomic.Int64 }
+	count struct{ sealed, opened, plainBytes, storedBytes, shredded, unavailable, damaged, unkept atomic.Int64 }
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -98,13 +118,19 @@ func New(c Config) (*Store, error) {
 	if c.Keys == nil && !c.WritePlain {
 		faults = append(faults, errors.New("sealed: Keys are required, or WritePlain"))
 	}
+	if c.Logger != nil && c.Clock == nil {
+		faults = append(faults, errors.New("sealed: Clock is required with Logger"))
+	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
 	if c.Keys == nil {
 		c.Keys = noKeys{}
 	}
-	return &Store{Store: c.Store, keys: c.Keys, plain: c.WritePlain}, nil
+	if ring, ok := c.Keys.(*Ring); ok && c.Logger == nil {
+		c.Logger, c.Clock = ring.cfg.Logger, ring.cfg.Clock
+	}
+	return &Store{Store: c.Store, keys: c.Keys, plain: c.WritePlain, notices: notices{logger: c.Logger, clock: c.Clock}}, nil
 }
 
 // Stats are counters since New.
@@ -112,8 +138,9 @@ type Stats struct {
 	Sealed, Opened          int64 // results
 	PlainBytes, StoredBytes int64 // of those sealed: before and after
 	Shredded                int64 // answered without their bytes, which are gone
-	Unavailable             int64 // items that failed for want of a key
-	Damaged                 int64 // items that did not open
+	Unavailable             int64 // answered without their bytes, or an operator refused, for want of a key
+	Damaged                 int64 // answered without their bytes, which do not open
+	Unkept                  int64 // completed, and stored without their bytes, for want of a key
 }
 
 // SealStats returns the counters. Stats is the store's inside.
@@ -121,7 +148,7 @@ func (s *Store) SealStats() Stats {
 	c := &s.count
 	return Stats{
 		Sealed: c.sealed.Load(), Opened: c.opened.Load(), PlainBytes: c.plainBytes.Load(), StoredBytes: c.storedBytes.Load(),
-		Shredded: c.shredded.Load(), Unavailable: c.unavailable.Load(), Damaged: c.damaged.Load(),
+		Shredded: c.shredded.Load(), Unavailable: c.unavailable.Load(), Damaged: c.damaged.Load(), Unkept: c.unkept.Load(),
 	}
 }
 
@@ -181,13 +208,13 @@ func (s *Store) Replace(ctx context.Context, swaps []claim.Swap) ([]storage.Foun
 	})
 }
 
-// List implements storage.Store. What a listing cannot find out of a result for
-// want of a key (its digest, and whether it was shredded) it leaves out: bodies
-// are not listed anyway.
+// List implements storage.Store.
 func (s *Store) List(ctx context.Context, l storage.List) (storage.Page, error) {
 	page, err := s.Store.List(ctx, l)
 	for i := range page.Records {
-		s.describe(ctx, &page.Records[i])
+		if rec := &page.Records[i]; rec.Completion != nil {
+			rec.Completion = s.openOr(ctx, rec, nil)
+		}
 	}
 	return page, err
 }

@@ -256,16 +256,56 @@ func (b *bench) wantGone(s *Store, k claim.Key, c *claim.Completion) {
 	}
 }
 
-// wantFailed demands that reads of k, and claims of it by another attempt, fail
-// with err, and are granted nothing.
-func (b *bench) wantFailed(s *Store, k claim.Key, err error) {
+// wantUnread demands that k, which is completed, is answered so without its
+// bytes, to readers, listings and another attempt, and returns what a read finds.
+func (b *bench) wantUnread(s *Store, k claim.Key) *claim.Completion {
 	b.t.Helper()
-	if f := b.get(s, k); !errors.Is(f.Err, err) || f.Record.State != claim.Absent {
-		b.t.Fatalf("read: %v, %+v, want %v", f.Err, f.Record, err)
+	check := func(what string, c *claim.Completion) {
+		b.t.Helper()
+		if c == nil || c.Omitted != claim.Unreadable || c.Body != nil || c.Outcome == claim.NoOutcome {
+			b.t.Fatalf("%s: %+v", what, c)
+		}
 	}
-	found, callErr := s.InsertOrGet(b.t.Context(), []claim.Request{request(k, 99)})
-	if callErr != nil || !errors.Is(found[0].Err, err) || found[0].Record.State != claim.Absent {
-		b.t.Fatalf("claim: %v, %+v, want %v", callErr, found, err)
+	f := b.get(s, k)
+	if f.Err != nil || f.Record.State != claim.Completed {
+		b.t.Fatalf("read: %v, %+v", f.Err, f.Record)
+	}
+	check("read", f.Record.Completion)
+	page, err := s.List(b.t.Context(), storage.List{Tenant: k.Tenant, Consumer: k.Consumer, Prefix: k.EventID, Limit: 1})
+	if err != nil || len(page.Records) != 1 {
+		b.t.Fatalf("listed: %v, %+v", err, page)
+	}
+	check("listed", page.Records[0].Completion)
+	again := request(k, 99)
+	rec := b.one(s.InsertOrGet(b.t.Context(), []claim.Request{again}))
+	step := claim.Decide(&rec, &again, claim.FromTime(b.clock.Now()))
+	if step.Answer.Decision != claim.Duplicate || step.Answer.OwnAttempt {
+		b.t.Fatalf("another attempt is answered %+v", step)
+	}
+	check("another attempt", step.Answer.Completion)
+	return f.Record.Completion
+}
+
+// wantBelieved demands that the owner of rec, that sends c again in both ways, is
+// told that it is done, and that nobody else is.
+func (b *bench) wantBelieved(s *Store, rec *claim.Record, c *claim.Completion) {
+	b.t.Helper()
+	again := completion(rec, c)
+	found := b.one(s.Transition(b.t.Context(), []claim.Transition{again}))
+	if reply, more := again.Explain(&found, claim.FromTime(b.clock.Now())); more || reply.Status != claim.OK {
+		b.t.Errorf("completed again: %+v", reply)
+	}
+	shot := request(rec.Key, 0)
+	shot.Attempt, shot.Record = rec.AttemptID, c
+	found = b.one(s.InsertOrGet(b.t.Context(), []claim.Request{shot}))
+	if a := claim.Decide(&found, &shot, claim.FromTime(b.clock.Now())).Answer; a.Decision != claim.Granted || !a.Recorded {
+		b.t.Errorf("claimed again: %+v", a)
+	}
+	stranger := again
+	stranger.Attempt = attempt(98)
+	found = b.one(s.Transition(b.t.Context(), []claim.Transition{stranger}))
+	if reply, _ := stranger.Explain(&found, claim.FromTime(b.clock.Now())); reply.Status != claim.Stale {
+		b.t.Errorf("a stranger: %+v", reply)
 	}
 }
 

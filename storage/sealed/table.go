@@ -12,7 +12,8 @@ import (
 	"github.com/warifu/warifu/storage/registry"
 )
 
-// table is what is known of the rows. It does not change.
+// table is what is known of the rows. It does not change. Deleted rows stay, so
+// that an older copy does not bring them back; they have no keys.
 type table struct {
 	revision  registry.Revision // up to which all is known
 	tenants   map[claim.TenantID]registry.Tenant
@@ -27,21 +28,21 @@ func newTable() *table {
 // that there is a row for them.
 func (t *table) writer(tenant claim.TenantID, consumer string) (o owner, keys []registry.DataKey, ok bool) {
 	o = owner{tenant, consumer}
-	if c, ok := t.consumers[o]; ok {
+	if c, ok := t.consumers[o]; ok && !c.Deleted {
 		return o, c.DataKeys, true
 	}
 	row, ok := t.tenants[tenant]
-	return owner{tenant: tenant}, row.DataKeys, ok
+	return owner{tenant: tenant}, row.DataKeys, ok && !row.Deleted
 }
 
 // keys are those of one owner.
 func (t *table) keys(o owner) ([]registry.DataKey, bool) {
 	if o.consumer != "" {
 		c, ok := t.consumers[o]
-		return c.DataKeys, ok
+		return c.DataKeys, ok && !c.Deleted
 	}
 	row, ok := t.tenants[o.tenant]
-	return row.DataKeys, ok
+	return row.DataKeys, ok && !row.Deleted
 }
 
 // find returns the key that a consumer's results name. The consumer's row comes
@@ -77,51 +78,55 @@ func newest(keys []registry.DataKey) (registry.DataKey, bool) {
 	return registry.DataKey{}, false
 }
 
-// Update tells the ring what a Load has returned. It keeps the newer of two rows,
-// so that one that it has looked up itself meanwhile stays. It keeps the rows:
-// nobody may change them.
+// Update tells the ring what a Load has returned, of one loop that loads on from
+// each. It keeps the newer of two rows, so that what it has looked up itself
+// meanwhile stays: a key that was shredded here does not come back with an older
+// copy of its row. All that it knew goes only where the registry itself has gone
+// back, to a backup: what is Full and older than the Update before. It keeps the
+// rows: nobody may change them.
 func (r *Ring) Update(c registry.Changes) {
-	if !c.Full && len(c.Tenants)+len(c.Consumers) == 0 {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.merge(c, r.table.Load().revision)
+	back := c.Full && c.Revision < r.mu.updated
+	r.mu.updated = c.Revision
+	if c.Full || len(c.Tenants)+len(c.Consumers) > 0 {
+		r.merge(c, r.table.Load().revision, back)
+	}
 }
 
 // merge holds Ring.mu. known is the revision up to which all is known after it,
-// unless c says that it is everything.
-func (r *Ring) merge(c registry.Changes, known registry.Revision) {
+// unless c is everything. back: the registry has gone back.
+func (r *Ring) merge(c registry.Changes, known registry.Revision, back bool) {
 	old, next := r.table.Load(), newTable()
-	if c.Full {
-		known = c.Revision
-		clear(r.mu.gone) // the store may have been restored
-	} else {
-		next.tenants, next.consumers = maps.Clone(old.tenants), maps.Clone(old.consumers)
+	if back {
+		old, known = newTable(), 0
+	}
+	next.tenants, next.consumers = maps.Clone(old.tenants), maps.Clone(old.consumers)
+	if c.Full { // what it leaves out is gone, unless it came later
+		known = max(known, c.Revision)
+		maps.DeleteFunc(next.tenants, func(_ claim.TenantID, row registry.Tenant) bool { return row.Revision <= c.Revision })
+		maps.DeleteFunc(next.consumers, func(_ owner, row registry.Consumer) bool { return row.Revision <= c.Revision })
+		clear(r.mu.gone) // and what was not there may be
 	}
 	next.revision = known
 	for _, row := range c.Tenants {
-		put(next.tenants, row.ID, row, row.Head, old.tenants[row.ID].Revision, c.Full)
+		if was := old.tenants[row.ID]; was.Revision > row.Revision {
+			row = was
+		}
+		next.tenants[row.ID] = row
 	}
 	for _, row := range c.Consumers {
 		o := owner{row.Tenant, row.Name}
-		put(next.consumers, o, row, row.Head, old.consumers[o].Revision, c.Full)
+		if was := old.consumers[o]; was.Revision > row.Revision {
+			row = was
+		}
+		next.consumers[o] = row
 	}
 	r.table.Store(next)
 	for id := range r.mu.secrets {
 		if !next.live(id) {
 			delete(r.mu.secrets, id)
 		}
-	}
-}
-
-func put[K comparable, R any](rows map[K]R, key K, row R, head registry.Head, known registry.Revision, full bool) {
-	switch {
-	case !full && head.Revision < known:
-	case head.Deleted:
-		delete(rows, key)
-	default:
-		rows[key] = row
 	}
 }
 
@@ -145,14 +150,26 @@ func (r *Ring) look(ctx context.Context) error {
 	l.begun.Add(1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.CallTimeout)
 	defer cancel()
-	c, err := r.cfg.Registry.Load(ctx, r.table.Load().revision)
+	since := r.table.Load().revision
+	c, err := r.cfg.Registry.Load(ctx, since)
 	if err != nil {
 		l.err = fmt.Errorf("load data keys: %w", err)
 		return l.err
 	}
+	l.err = nil
+	r.found(c, since)
+	return nil
+}
+
+// found merges what a look has loaded. The registry has gone back where it had
+// less than the look asked it for, and that is not known yet.
+func (r *Ring) found(c registry.Changes, since registry.Revision) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.merge(c, c.Revision)
-	l.err = nil
-	return nil
+	known := r.table.Load().revision
+	back := c.Full && c.Revision < min(since, known)
+	if back {
+		r.mu.updated = 0 // the loop, which has yet to find that out, need not go back again
+	}
+	r.merge(c, max(known, c.Revision), back)
 }

@@ -120,7 +120,7 @@ func fullCompletions() []*claim.Completion {
 	}
 	full.Metadata[3].Value = ""
 	all := []*claim.Completion{&empty, &rejected, ptr(full.Summed())}
-	for _, why := range []claim.Omission{claim.TooLarge, claim.Shredded, claim.BatchBudget, claim.StoreFull} {
+	for _, why := range []claim.Omission{claim.TooLarge, claim.Shredded, claim.BatchBudget, claim.StoreFull, claim.Unreadable} {
 		all = append(all, full.Summed().Without(why))
 	}
 	return all
