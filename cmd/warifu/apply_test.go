@@ -144,6 +144,32 @@ func TestApplyAsks(t *testing.T) {
 	}
 }
 
+// TestApplyPrunesLists: what a file has no list of is not looked at, and an empty
+// list is a list.
+func TestApplyPrunesLists(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	for _, name := range []string{"shop", "paper"} {
+		f.mu.tenants[name] = &warifuv1.Tenant{Name: name, Version: 1}
+		f.mu.consumers[name+"/old"] = &warifuv1.Consumer{Name: "old", Version: 3}
+	}
+	f.mu.consumers["/own"] = &warifuv1.Consumer{Name: "own", Version: 3}
+	for _, text := range []string{"tenants: [{name: shop}, {name: paper}]\n", "tenants:\n  - name: shop\n    consumers:\n"} {
+		f.apply(text, "--prune", "--yes").want(t, exitOK, "no change", "")
+	}
+	const empty = "tenants: [{name: shop, consumers: []}, {name: paper}]\n"
+	f.apply(empty).want(t, exitOK, "no change", "")
+	f.apply(empty, "--prune").want(t, exitDeclined, "", "- consumer shop/old")
+	if got := f.changes(); got != "" {
+		t.Fatalf("%s without a confirmation, or without a list", got)
+	}
+	f.apply(empty, "--prune", "--yes").want(t, exitOK, "made 1 change", "")
+	f.apply("consumers: []\n", "--prune", "--yes").want(t, exitOK, "made 1 change", "- consumer own")
+	if f.mu.consumers["shop/old"] != nil || f.mu.consumers["/own"] != nil || f.mu.consumers["paper/old"] == nil {
+		t.Errorf("left: %v", f.mu.consumers)
+	}
+}
+
 // TestApplyRehearses: when the server refuses one change, none is made.
 func TestApplyRehearses(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,9 +17,7 @@ import (
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
-	"github.com/warifu/warifu/storage/pebble"
 	"github.com/warifu/warifu/storage/registry"
-	"github.com/warifu/warifu/storage/sqlstore"
 )
 
 // bootstrapActor is who the audit log says made the key: nobody has one yet.
@@ -106,7 +103,7 @@ func (b *bootstrapping) validate() error {
 }
 
 func (b *bootstrapping) run(ctx context.Context, c *config) (err error) {
-	rows, closeStore, err := b.open(ctx, c)
+	rows, closeStore, err := openRegistry(ctx, b.sys, c)
 	if err != nil {
 		return err
 	}
@@ -131,52 +128,6 @@ func (b *bootstrapping) print(made bootstrapKey) error {
 	})
 }
 
-// open opens the registry of the configured store.
-func (b *bootstrapping) open(ctx context.Context, c *config) (registry.Registry, func() error, error) {
-	started := b.sys.now()
-	monotonic := func() time.Duration { return b.sys.now().Sub(started) }
-	level, err := c.level()
-	if err != nil {
-		return nil, nil, exit(exitUsage, err)
-	}
-	log := b.sys.logger(c.LogFormat, level)
-	if c.target.sql() {
-		cfg := c.sqlConfig(log)
-		cfg.Monotonic = monotonic
-		store, err := sqlstore.Open(ctx, cfg)
-		if err != nil {
-			return nil, nil, c.target.failed("open", err)
-		}
-		if err := checkSchema(ctx, cfg); err != nil {
-			return nil, nil, errors.Join(c.target.failed("open", err), store.Close())
-		}
-		return store.Registry(), store.Close, nil
-	}
-	if held := examineLock(c.target.dir); strings.HasPrefix(held.Detail, "held") && holdsStore(c.target.dir) {
-		return nil, nil, exit(exitPrecondition, fmt.Errorf(
-			"a server is running on %s, and the embedded store belongs to one process: stop it, run this again, and start it", c.target.dir))
-	}
-	var fatal string // a disk error, after which the store takes nothing more
-	store, err := pebble.Open(pebble.Config{
-		Dir: c.target.dir, Clock: b.sys.now, Logger: log, Monotonic: monotonic, Fatal: func(cause string) { fatal = cause },
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("open the store in %s: %w", c.target.dir, err)
-	}
-	return store.Registry(), func() error {
-		err := store.Close()
-		if fatal != "" {
-			err = errors.Join(err, exit(exitStore, errors.New(fatal)))
-		}
-		return err
-	}, nil
-}
-
-func holdsStore(dir string) bool {
-	found, err := filepath.Glob(filepath.Join(dir, "STORE"))
-	return err == nil && len(found) > 0
-}
-
 // make makes the key, with nobody else at it.
 func (b *bootstrapping) make(ctx context.Context, rows registry.Registry) (text string, made registry.Key, err error) {
 	lease, held, err := rows.Lease(ctx, bootstrapLease, uuid.NewString(), bootstrapTime)
@@ -186,7 +137,7 @@ func (b *bootstrapping) make(ctx context.Context, rows registry.Registry) (text 
 	if !held {
 		return "", made, exit(exitConflict, errors.New("another bootstrap is under way, or was broken off less than a minute ago; try again then"))
 	}
-	defer func() { err = errors.Join(err, rows.Unlease(context.WithoutCancel(ctx), bootstrapLease, lease.Fence)) }()
+	defer b.unlease(ctx, rows, lease)
 	all, err := rows.Load(ctx, 0)
 	if err != nil {
 		return "", made, err
@@ -203,6 +154,14 @@ func (b *bootstrapping) make(ctx context.Context, rows registry.Registry) (text 
 	}
 	made = registry.Key{ID: key.ID, Secret: registry.Hash(key.SecretSHA256), Scopes: scopes, Note: "made by keys bootstrap"}
 	return text, made, b.apply(ctx, rows, made)
+}
+
+// unlease lets others make a key. When it fails they wait until the lease is over;
+// the key that was made must be told all the same.
+func (b *bootstrapping) unlease(ctx context.Context, rows registry.Registry, lease registry.Lease) {
+	if err := rows.Unlease(context.WithoutCancel(ctx), bootstrapLease, lease.Fence); err != nil {
+		row(b.sys.stderr, fmt.Sprintf("warning: another bootstrap has to wait for up to %v: %v", bootstrapTime, err))
+	}
 }
 
 // platformKey is a key of the platform that works at now; nil: there is none.

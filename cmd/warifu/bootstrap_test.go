@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
+	"github.com/warifu/warifu/storage/claim"
 	"github.com/warifu/warifu/storage/pebble"
 	"github.com/warifu/warifu/storage/registry"
 	"github.com/warifu/warifu/storage/sqlstore"
@@ -83,13 +86,7 @@ func TestBootstrapEmbedded(t *testing.T) {
 	got := f.warifu("keys", "bootstrap", "--data", "data", "--force")
 	got.want(t, exitPrecondition, "", "stop it, run this again")
 	server.kill()
-	started := time.Now()
-	store, err := pebble.Open(pebble.Config{
-		Dir: f.path("data"), Clock: time.Now, Monotonic: func() time.Duration { return time.Since(started) }, Fatal: func(cause string) { t.Error(cause) },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := f.openEmbedded("data")
 	defer store.Close() //nolint:errcheck // it was only read
 	all, err := store.Registry().Load(t.Context(), 0)
 	if err != nil {
@@ -156,13 +153,7 @@ func (s *shaky) Apply(ctx context.Context, c registry.Change) (registry.Applied,
 // embedded is a registry in a fresh folder.
 func embedded(t *testing.T) registry.Registry {
 	t.Helper()
-	started := time.Now()
-	store, err := pebble.Open(pebble.Config{
-		Dir: t.TempDir(), Clock: time.Now, Monotonic: func() time.Duration { return time.Since(started) }, Fatal: func(cause string) { t.Error(cause) },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := openEmbedded(t, t.TempDir())
 	t.Cleanup(func() {
 		if err := store.Close(); err != nil {
 			t.Error(err)
@@ -171,8 +162,45 @@ func embedded(t *testing.T) registry.Registry {
 	return store.Registry()
 }
 
+// openEmbedded opens the store in a folder that no server has. The caller closes it.
+func openEmbedded(t *testing.T, dir string) *pebble.Store {
+	t.Helper()
+	started := time.Now()
+	store, err := pebble.Open(pebble.Config{
+		Dir: dir, Clock: time.Now, Monotonic: func() time.Duration { return time.Since(started) }, Fatal: func(cause string) { t.Error(cause) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func (f *folder) openEmbedded(name string) *pebble.Store {
+	f.t.Helper()
+	return openEmbedded(f.t, f.path(name))
+}
+
 func newBootstrapping() *bootstrapping {
-	return &bootstrapping{sys: &system{now: time.Now}, env: "live", reason: "r"}
+	return &bootstrapping{sys: &system{now: time.Now, stderr: io.Discard}, env: "live", reason: "r"}
+}
+
+// clinging is a registry that gives no lease back.
+type clinging struct{ registry.Registry }
+
+func (clinging) Unlease(context.Context, string, claim.Fence) error { return storage.ErrUnavailable }
+
+// TestBootstrapTellsTheKey: also when what comes after it fails.
+func TestBootstrapTellsTheKey(t *testing.T) {
+	t.Parallel()
+	b := newBootstrapping()
+	var stderr bytes.Buffer
+	b.sys.stderr = &stderr
+	rows := clinging{embedded(t)}
+	text, made, err := b.make(t.Context(), rows)
+	if err != nil || !strings.Contains(stderr.String(), "warning: another bootstrap has to wait for up to 1m0s") {
+		t.Fatalf("%v, %q", err, stderr.String())
+	}
+	wantBootstrapped(t, rows, 1, bootstrapKey{Key: text, ID: made.ID, Scopes: made.Scopes}, "r")
 }
 
 // TestBootstrapInDoubt: one key, however often the change is sent.

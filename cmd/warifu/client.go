@@ -108,9 +108,12 @@ func (f *clientFlags) meant(variable string) error {
 	if used == nil || used.URL == "" || f.url != "" || f.context == "" && f.sys.env("WARIFU_URL") != "" {
 		return nil
 	}
-	return exit(exitDenied, fmt.Errorf(
-		"%s does not say which server its key is for, and %s is that of context %q: to send it there, set WARIFU_URL or give --url; to use the context's own key, unset %[1]s or give --context %[3]s",
-		variable, used.URL, used.name))
+	ways := "set WARIFU_URL or give --url; to use the context's own key, unset " + variable + " or give --context " + used.name
+	if f.context != "" { // which goes before WARIFU_URL, and has no key
+		ways = "give --url, or keep a key in the context"
+	}
+	return exit(exitDenied, fmt.Errorf("%s does not say which server its key is for, and %s is that of context %q: to send it there, %s",
+		variable, used.URL, used.name, ways))
 }
 
 // key returns the API key: the flag's file, WARIFU_API_KEY, the file that

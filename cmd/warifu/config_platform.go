@@ -3,9 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +27,6 @@ type platformConfig struct {
 	TLSKey      string   `koanf:"tls_key_file"`
 	TLSClientCA string   `koanf:"tls_client_ca_file"`
 	Insecure    bool     `koanf:"insecure_listen"`
-	Connections count    `koanf:"connections_max"`
 	Journal     string   `koanf:"journal"`
 	JournalSize byteSize `koanf:"journal_size"`
 	SealKeys    string   `koanf:"seal_key_files"`
@@ -43,7 +45,6 @@ var platformSettings = []setting{
 	{"tls_key_file", "PEM file with the certificate's key", "", ""},
 	{"tls_client_ca_file", "PEM file with authorities: nobody connects without a certificate of theirs", "", ""},
 	{"insecure_listen", "true: serve without TLS on an address that other machines reach, because something in front ends TLS", "false", "false"},
-	{"connections_max", "connections that are open at once; further ones wait until one is closed", "4096", "4096"},
 	{"journal", "folder for the list of unprotected runs, for this server alone, better not on the store's volume; off: consumers that are FAIL_OPEN fail closed; empty: DATA/journal with an embedded store, else off", "", ""},
 	{"journal_size", "bound of that folder; full: fail closed", "64MiB", "64MiB"},
 	{"seal_key_files", "files with keys that results are sealed with, as id=path and separated by commas, the first for new results; empty: results are not sealed", "", ""},
@@ -93,14 +94,6 @@ func (c *config) validatePlatform() error {
 	if c.TLSClientCA != "" && c.TLSCert == "" {
 		fault("tls_client_ca_file", "needs tls_cert_file and tls_key_file")
 	}
-	if c.TLSCert == "" {
-		if err := plainAllowed(c.Listen, c.Insecure); err != nil {
-			fault("listen", "%v", err)
-		}
-	}
-	if c.Connections < 1 {
-		fault("connections_max", "%d is less than 1", c.Connections)
-	}
 	if c.JournalSize < journal.BytesMin {
 		fault("journal_size", "is less than %d bytes", journal.BytesMin)
 	}
@@ -119,6 +112,31 @@ func (c *config) validatePlatform() error {
 		fault("seal_key_files", "needs tenants in the store: those of a configuration file have no place for their keys")
 	}
 	return errors.Join(faults...)
+}
+
+// checkServing finds what a server cannot start with, before it has opened its
+// store. What only serving needs is not checked for the commands that look after
+// a store: they run with the same configuration, perhaps on another machine.
+func (c *config) checkServing(sys *system) error {
+	var faults []error
+	if c.TLSCert == "" {
+		if err := plainAllowed(c.Listen, c.Insecure); err != nil {
+			faults = append(faults, fmt.Errorf("listen: %w", err))
+		}
+	} else if _, err := newTLSReloader(c.tlsFiles(), sys.now, slog.New(slog.DiscardHandler)); err != nil {
+		faults = append(faults, err)
+	}
+	if _, err := c.keks(); err != nil {
+		faults = append(faults, err)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return exit(exitUsage, fmt.Errorf("configuration: %w", err))
+	}
+	return nil
+}
+
+func (c *config) tlsFiles() tlsFiles {
+	return tlsFiles{cert: c.TLSCert, key: c.TLSKey, clientCA: c.TLSClientCA}
 }
 
 // quotas are those of tenants that have none of their own.
@@ -152,12 +170,15 @@ func sealFiles(text string) (files []sealFile, err error) {
 		if !ok || id == "" || path == "" {
 			return nil, fmt.Errorf("%q is not id=path", part)
 		}
+		if slices.ContainsFunc(files, func(f sealFile) bool { return f.id == id }) {
+			return nil, fmt.Errorf("two keys have the ID %q; what is sealed names its key by that", id)
+		}
 		files = append(files, sealFile{id, path})
 	}
 	return files, nil
 }
 
-// keks reads the key-encryption keys.
+// keks reads the key-encryption keys, the one for new results first.
 func (c *config) keks() ([]sealed.KEK, error) {
 	files, err := sealFiles(c.SealKeys)
 	if err != nil {
@@ -165,7 +186,7 @@ func (c *config) keks() ([]sealed.KEK, error) {
 	}
 	var keks []sealed.KEK
 	for _, f := range files {
-		text, err := os.ReadFile(f.path)
+		text, err := readPrivateFile(f.path)
 		if err != nil {
 			return nil, fmt.Errorf("seal_key_files: %w", err)
 		}
@@ -176,4 +197,37 @@ func (c *config) keks() ([]sealed.KEK, error) {
 		keks = append(keks, kek)
 	}
 	return keks, nil
+}
+
+// privateFileBytesMax is more than any key has.
+const privateFileBytesMax = 64 << 10
+
+// readPrivateFile reads a file that nobody but its owner may change, and nobody
+// but its owner and its group may read: that is how orchestrators mount secrets.
+func readPrivateFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it is only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := info.Mode().Perm(); mode&0o037 != 0 {
+		return nil, fmt.Errorf("others can read or change %s (mode %04o); run: chmod 600 %s, and change the key if others were there",
+			path, mode, shellWord(absolute(path)))
+	}
+	return io.ReadAll(io.LimitReader(f, privateFileBytesMax))
+}
+
+// warnOfOpenData tells that others can look into a folder that was there before.
+// New ones are made for their owner alone.
+func warnOfOpenData(log *slog.Logger, dir string) {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm()&0o077 == 0 {
+		return // whoever opens it says what is wrong with it
+	}
+	log.Warn("others can look into the data folder, where keys and results are; close it", "data", dir,
+		"mode", fmt.Sprintf("%04o", info.Mode().Perm()), "run", "chmod 700 "+shellWord(absolute(dir)))
 }

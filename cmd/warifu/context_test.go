@@ -161,7 +161,8 @@ func TestPrecedence(t *testing.T) {
 	variable, _ := tenant.NewKey("variable")
 	byFile, byVariable := f.keyFile(flag), f.keyFile(variable)
 	f.pipe(kept, "context", "add", "prod", "--url", f.url, "--api-key-stdin", "--tenant", "shop").want(t, exitOK, "", "")
-	f.pipe(kept, "context", "add", "gone", "--url", "http://127.0.0.1:1", "--api-key-stdin").want(t, exitOK, "", "")
+	f.pipe(kept, "context", "add", "gone", "--url", "http://127.0.0.1:1", "--api-key-stdin", "--tenant", "paper").want(t, exitOK, "", "")
+	at := " WARIFU_URL=" + f.url
 	for _, c := range []struct {
 		name, args, env string
 		key, tenant     string
@@ -169,8 +170,12 @@ func TestPrecedence(t *testing.T) {
 	}{
 		{"context", "usage", "", kept, "shop", exitOK},
 		{"flag for key", "usage --api-key-file " + byFile, "", flag, "shop", exitOK},
-		{"variable for key", "usage", "WARIFU_API_KEY=" + variable, variable, "shop", exitOK},
-		{"variable for file", "usage", "WARIFU_API_KEY_FILE=" + byVariable, variable, "shop", exitOK},
+		{"variable for key", "usage", "WARIFU_API_KEY=" + variable + at, variable, "shop", exitOK},
+		{"variable for file", "usage", "WARIFU_API_KEY_FILE=" + byVariable + at, variable, "shop", exitOK},
+		{"variable for key, flag for URL", "usage --url " + f.url, "WARIFU_API_KEY=" + variable, variable, "shop", exitOK},
+		{"a variable's key does not go to the context's server", "usage", "WARIFU_API_KEY=" + variable, "", "", exitDenied},
+		{"nor does that in a file", "usage", "WARIFU_API_KEY_FILE=" + byVariable, "", "", exitDenied},
+		{"nor with WARIFU_CONTEXT", "usage", "WARIFU_CONTEXT=prod WARIFU_API_KEY=" + variable, "", "", exitDenied},
 		{"flag before variable", "usage --api-key-file " + byFile, "WARIFU_API_KEY=" + variable, flag, "shop", exitOK},
 		{"tenant flag", "usage --tenant paper", "", kept, "paper", exitOK},
 		{"no tenant", "usage --tenant=", "", kept, "", exitOK},
@@ -179,6 +184,7 @@ func TestPrecedence(t *testing.T) {
 		{"--context before variables", "usage --context prod", "WARIFU_URL=http://127.0.0.1:1 WARIFU_API_KEY=" + variable, kept, "shop", exitOK},
 		{"URL variable before the context", "usage", "WARIFU_URL=http://127.0.0.1:1 WARIFU_API_KEY=" + variable, "", "", exitUnavailable},
 		{"URL flag before --context", "usage --context gone --api-key-file " + byFile + " --url " + f.url, "", flag, "", exitOK},
+		{"another server's tenant is not the context's", "usage", "WARIFU_CONTEXT=gone WARIFU_API_KEY=" + variable + at, variable, "", exitOK},
 		{"no such context", "usage --context no", "", "", "", exitNotFound},
 		{"the key stays with its server", "usage --context gone --url " + f.url, "", "", "", exitDenied},
 		{"also by variable", "usage", "WARIFU_CONTEXT=gone WARIFU_URL=" + f.url, "", "", exitDenied},

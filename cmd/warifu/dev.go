@@ -56,13 +56,20 @@ It listens on loopback only unless told otherwise. Metrics are off unless
 }
 
 func runDev(cmd *cobra.Command, sys *system, c *config) error {
+	if err := c.checkServing(sys); err != nil {
+		return err
+	}
 	d, err := newDaemon(sys, c)
 	if err != nil {
 		return err
 	}
+	warnOfOpenData(d.log, c.Data) // with a database, too: the keys are there
 	var key string
 	d.table = func() (*tenant.Table, error) { return tenant.NewTable(nil) }
 	d.prepare = func(ctx context.Context, reg registry.Registry) error {
+		if err := devTenantStays(ctx, reg, c); err != nil {
+			return err
+		}
 		text, team, err := devKey(c.Data, devKeyFile)
 		if err != nil {
 			return err
@@ -82,11 +89,28 @@ func runDev(cmd *cobra.Command, sys *system, c *config) error {
 			d.log.Warn("the API is open to the network, without TLS; its only protection is the key", "listen", address.String())
 		}
 		return greet(sys.stdout, welcome{
-			URL: urlOf(address), Key: key, Data: where(c.target), KeyFile: absolute(filepath.Join(c.Data, devKeyFile)),
+			URL: urlOf(address, c.TLSCert != ""), Key: key, Data: where(c.target), KeyFile: absolute(filepath.Join(c.Data, devKeyFile)),
 			Program: program(), EventID: "order-" + uuid.NewString()[:8], AttemptID: uuid.NewString(),
 		})
 	}
 	return d.run(cmd.Context())
+}
+
+// devTenantStays refuses a store whose development tenant is being deleted: the
+// key that would be printed could do nothing.
+func devTenantStays(ctx context.Context, reg registry.Registry, c *config) error {
+	known, err := reg.Load(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("look for the tenant %q: %w", devTenantName, err)
+	}
+	for i := range known.Tenants {
+		if t := &known.Tenants[i]; !t.Deleted && t.Name == devTenantName && t.State == registry.TenantDeleting {
+			return exit(exitPrecondition, fmt.Errorf(
+				"the tenant %q of %s is being deleted, and its name is free when its records are gone: let 'warifu serve --store %s' finish that in a minute or more, or take another place with --data or --store",
+				devTenantName, c.target, shellWord(c.target.String())))
+		}
+	}
+	return nil
 }
 
 // where is how people call a store's place.
@@ -206,12 +230,16 @@ func shellWord(s string) string {
 }
 
 // urlOf is where a client on this machine finds the listener.
-func urlOf(address net.Addr) string {
+func urlOf(address net.Addr, secure bool) string {
+	scheme := "http://"
+	if secure {
+		scheme = "https://"
+	}
 	tcp, ok := address.(*net.TCPAddr)
 	if ok && tcp.IP.IsUnspecified() {
-		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+		return fmt.Sprintf("%s127.0.0.1:%d", scheme, tcp.Port)
 	}
-	return "http://" + address.String()
+	return scheme + address.String()
 }
 
 // program is how to call this program again, from any folder.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/warifu/warifu/storage/registry"
 )
 
 // curls returns the requests that `warifu dev` prints.
@@ -130,5 +133,53 @@ func TestDevHasNoMetricsUnlessAsked(t *testing.T) {
 	}
 	if reply.status != http.StatusNotFound {
 		t.Fatalf("/metrics on the public listener: %d", reply.status)
+	}
+}
+
+// TestDevOverTLS: what is printed to be copied is true.
+func TestDevOverTLS(t *testing.T) {
+	t.Parallel()
+	f := newFolder(t)
+	cert, key := newAuthority(t).issue("dev", 100*year)
+	f.write("cert.pem", string(cert))
+	f.write("key.pem", string(key))
+	p := f.start("dev", "--listen", "127.0.0.1:0", "--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem")
+	said := p.until(p.stdout, "Stop with Ctrl-C")
+	if strings.Contains(said, "http://") {
+		t.Errorf("it is not served so: %s", said)
+	}
+	url := match(t, `listens on (https://127\.0\.0\.1:\d+)\n`, said)
+	for _, want := range []string{"curl -sS " + url + "/", "export WARIFU_URL=" + url + " "} {
+		if !strings.Contains(said, want) {
+			t.Errorf("without %q: %s", want, said)
+		}
+	}
+}
+
+// TestDevBeingDeleted: a key that can do nothing is not printed.
+func TestDevBeingDeleted(t *testing.T) {
+	t.Parallel()
+	f := newFolder(t)
+	f.dev().kill()
+	store := f.openEmbedded("warifu-data")
+	rows := store.Registry()
+	all, err := rows.Load(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := all.Tenants[0]
+	dev.State = registry.TenantDeleting
+	_, err = rows.Apply(t.Context(), registry.Change{
+		ID: registry.ID{1}, Tenants: []registry.Write[registry.Tenant]{registry.Put(dev)},
+		Audit: []registry.AuditEntry{{Actor: "test", Action: "tenant.delete", Target: dev.Name}},
+	})
+	if err = errors.Join(err, store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	got := f.warifu("dev", "--listen", "127.0.0.1:0")
+	got.want(t, exitPrecondition, "", `the tenant "dev" of pebble:./warifu-data is being deleted`)
+	got.want(t, exitPrecondition, "", "warifu serve --store pebble:./warifu-data")
+	if got.stdout != "" {
+		t.Errorf("it printed %q", got.stdout)
 	}
 }

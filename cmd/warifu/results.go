@@ -20,7 +20,7 @@ func newDataKeys(sys *system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "data-keys", Short: "Change the keys that results are sealed with", GroupID: groupAdmin, Args: cobra.NoArgs, RunE: needsCommand,
 	}
-	cmd.AddCommand(newDataKeysRotate(sys))
+	cmd.AddCommand(newDataKeysRotate(sys), newDataKeysRewrap(sys))
 	return cmd
 }
 

@@ -57,9 +57,15 @@ acknowledged is lost.`,
 		if err != nil {
 			return err
 		}
+		if err := c.checkServing(sys); err != nil {
+			return err
+		}
 		d, err := newDaemon(sys, c)
 		if err != nil {
 			return err
+		}
+		if !c.target.sql() {
+			warnOfOpenData(d.log, c.Data)
 		}
 		d.table = func() (*tenant.Table, error) { return table, nil }
 		d.ready = func(address net.Addr) error {

@@ -152,6 +152,9 @@ func unary(ctx context.Context, j *job) (measure.Sample, error) {
 			Consumer: consumer, EventId: ev.id(n), AttemptId: uuid.NewString(),
 			Digests: []*warifuv1.Digest{{Scheme: digestScheme, Value: ev.appendDigest(nil, n)}},
 		})
+		if connect.CodeOf(err) == connect.CodeResourceExhausted {
+			return 0, nil // it took its time, and is no claim
+		}
 		if err == nil && answer.GetDecision() != warifuv1.Decision_DECISION_GRANTED {
 			err = fmt.Errorf("a fresh event was answered %s", answer.GetDecision())
 		}

@@ -84,16 +84,31 @@ const skippedMax = 1000
 // their number would be given what they stored.
 func (a *Admin) freeNumber(ctx context.Context, at claim.TenantID) (claim.TenantID, error) {
 	for id := at; id < at+skippedMax; id++ {
-		found, err := a.cfg.Records.Tally(ctx, storage.TenantStep{Tenant: id, Limit: 1})
+		empty, err := a.hasNothing(ctx, id)
 		if err != nil {
 			return 0, readFault(err)
 		}
-		if len(found.Counts) == 0 && found.Cursor == nil {
+		if empty {
 			return id, nil
 		}
 	}
 	return 0, fault.New(warifuv1.Reason_REASON_PRECONDITION,
 		fmt.Sprintf("records without a tenant have the numbers %d to %d: purge them first", at, at+skippedMax-1))
+}
+
+// hasNothing reports whether nothing is stored of a number. A step may find
+// nothing and not be the last: stores count place by place.
+func (a *Admin) hasNothing(ctx context.Context, id claim.TenantID) (bool, error) {
+	step := storage.TenantStep{Tenant: id, Limit: storage.TenantStepMax}
+	for {
+		found, err := a.cfg.Records.Tally(ctx, step)
+		if err != nil || len(found.Counts) > 0 {
+			return false, err
+		}
+		if step.Cursor = found.Cursor; step.Cursor == nil {
+			return true, nil
+		}
+	}
 }
 
 // logged is a tenant as its own team may read it in the audit log: numbers are
