@@ -19,7 +19,7 @@ const bearer = "bearer "
 var (
 	errUnauthenticated = fault.New(warifuv1.Reason_REASON_UNAUTHENTICATED,
 		"no valid API key: send one as 'Authorization: Bearer wf_...'")
-	errThrottled = fault.New(warifuv1.Reason_REASON_OVERLOADED,
+	errThrottled = fault.New(warifuv1.Reason_REASON_UNAUTHENTICATED,
 		"too many calls without a valid API key came from this address; nothing was applied. Correct the key, and ask again in a minute").After(throttleWindow)
 	errForbidden = fault.New(warifuv1.Reason_REASON_PERMISSION_DENIED, "this API key is not allowed to call this method")
 	errNoTenant  = fault.New(warifuv1.Reason_REASON_PERMISSION_DENIED,

@@ -155,11 +155,15 @@ func TestThrottle(t *testing.T) {
 	demand := func(when, credential, peer string, now time.Time, want warifuv1.Reason) {
 		t.Helper()
 		_, err := g.ask(t.Context(), m, credential, peer, now)
-		if got := reason(err); got != want {
+		got := reason(err)
+		if got == warifuv1.Reason_REASON_UNAUTHENTICATED && fault.Of(err).RetryAfter() > 0 {
+			got = -2
+		}
+		if got != want {
 			t.Errorf("%s: %v, want %v", when, got, want)
 		}
 	}
-	const refused, stop = warifuv1.Reason_REASON_UNAUTHENTICATED, warifuv1.Reason_REASON_OVERLOADED
+	const refused, stop = warifuv1.Reason_REASON_UNAUTHENTICATED, warifuv1.Reason(-2) // the second says when to come back
 	bad, good := g.keys["deleted"], g.keys["active"]
 	for i := range 3 { // from whatever port
 		demand("within", bad, fmt.Sprint("192.0.2.1:", 1000+i), noon, refused)
@@ -185,7 +189,7 @@ func TestThrottle(t *testing.T) {
 
 func TestThrottledIsNotApplied(t *testing.T) {
 	t.Parallel()
-	if !errThrottled.NotApplied() || errThrottled.Code() != connect.CodeResourceExhausted || errThrottled.RetryAfter() != time.Minute {
+	if !errThrottled.NotApplied() || errThrottled.Code() != connect.CodeUnauthenticated || errThrottled.RetryAfter() != time.Minute {
 		t.Errorf("%v %v %v", errThrottled.NotApplied(), errThrottled.Code(), errThrottled.RetryAfter())
 	}
 }
