@@ -188,7 +188,7 @@ func (a *attack) end() {
 // without, are compared: this machine has other work. loadtest/bench measures it.
 func TestOthersUnderAttack(t *testing.T) {
 	t.Parallel()
-	const turns, calls = 5, 200
+	const turns, calls = 2, 100
 	r := setup(t, withQuota(t, 1000), func(c *server.Config) { c.Logger = nil })
 	url, _ := r.listen()
 	c := warifuv1connect.NewClaimServiceClient(connect.NewClient(
