@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv("WARIFU_SOAK") == "" { // the command line still has the last word
-		if err := flag.Set("rapid.checks", "30"); err != nil {
+		if err := flag.Set("rapid.checks", "10"); err != nil {
 			panic(err)
 		}
 	}
