@@ -133,7 +133,7 @@ func TestPlanned(t *testing.T) {
 		got := planned(d)
 		want := []string{
 			"begin_anew", "bodies", "body_delete", "body_put", "complete", "extend", "forget", "get", "insert", "insert_alike", "list", "list_horizon",
-			"put_in_doubt", "record_own", "release", "renew", "resolve_complete", "resolve_retry", "scan", "sweep_delete", "sweep_oldest", "sweep_scan", "take_over",
+			"purge", "purge_bodies", "put_in_doubt", "record_own", "release", "renew", "resolve_complete", "resolve_retry", "scan", "sweep_delete", "sweep_oldest", "sweep_scan", "take_over", "tally",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", d, got, want)
