@@ -55,8 +55,8 @@ func (s *claims) askWait(
 	ctx context.Context, e *edge, call *interceptor.Call, r claim.Request, wait time.Duration, asked func(),
 ) arbiter.Answered {
 	rs, out := []claim.Request{r}, make([]arbiter.Answered, 1)
-	admitted := s.admit(ctx, e, rs, out)
-	if len(admitted) == 0 {
+	if refused := s.refuse(ctx, e, rs); refused != nil && refused[0] != nil {
+		out[0].Err = refused[0]
 		return out[0]
 	}
 	call.Park()
@@ -74,7 +74,7 @@ func (s *claims) askWait(
 		return out[0]
 	}
 	s.note(e, rs, out)
-	s.protect(ctx, e, call, rs, out, admitted)
+	s.protect(ctx, e, call, rs, out)
 	return out[0]
 }
 

@@ -207,7 +207,7 @@ func TestGoneCallerFailsClosed(t *testing.T) {
 		e := &edge{name: "c", consumer: &tenant.Consumer{OnUnavailable: tenant.FailOpen}}
 		rs := []claim.Request{{Key: claim.Key{Tenant: 1, Consumer: "c", EventID: "e"}, Attempt: claim.AttemptID{1}}}
 		as := []arbiter.Answered{{Err: storage.ErrUnknown}}
-		s.protect(ctx, e, call, rs, as, []int{0})
+		s.protect(ctx, e, call, rs, as)
 		return as[0]
 	}
 	if a := ask(gone, j); a.Err == nil {

@@ -11,20 +11,13 @@ import (
 
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/fault"
+	"github.com/warifu/warifu/server/pagetoken"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
 )
 
-const (
-	pageSizeMax     = 500
-	pageSizeDefault = 50
-)
-
-var (
-	limitPageSize = fmt.Sprintf("1-%d, or 0 for %d", pageSizeMax, pageSizeDefault)
-	limitPrefix   = fmt.Sprintf("at most %d bytes of UTF-8 without NUL; needs consumer", claim.EventIDBytesMax)
-)
+var limitPrefix = fmt.Sprintf("at most %d bytes of UTF-8 without NUL; needs consumer", claim.EventIDBytesMax)
 
 const (
 	limitStates       = "states that records can have"
@@ -94,12 +87,9 @@ func (l *listing) bound() [][]byte {
 }
 
 func (s *admin) list(of *actor, m *warifuv1.ListClaimsRequest) (listing, *fault.Fault) {
-	if m.GetPageSize() > pageSizeMax {
-		return listing{}, fault.Invalid("page_size", limitPageSize)
-	}
-	limit := pageSizeDefault
-	if m.GetPageSize() > 0 {
-		limit = int(m.GetPageSize())
+	limit, ok := pagetoken.Size(m.GetPageSize())
+	if !ok {
+		return listing{}, fault.Invalid("page_size", pagetoken.LimitSize)
 	}
 	return s.filtered(of, "claims", m, limit)
 }

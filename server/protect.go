@@ -13,56 +13,63 @@ import (
 )
 
 // ask has the arbiter answer claims of one call: those that the tenant's quotas
-// admit, under the failure policy of their consumers.
+// let through, under the failure policy of their consumers.
 func (s *Server) ask(ctx context.Context, e *edge, call *interceptor.Call, rs []claim.Request) []arbiter.Answered {
+	refused := s.refuse(ctx, e, rs)
+	if refused == nil {
+		return s.answer(ctx, e, call, rs)
+	}
 	out := make([]arbiter.Answered, len(rs))
-	admitted := s.admit(ctx, e, rs, out)
-	if len(admitted) == len(rs) {
-		out = s.arbiter.Claim(ctx, rs)
-	} else if len(admitted) > 0 {
-		some := make([]claim.Request, len(admitted))
-		for n, i := range admitted {
-			some[n] = rs[i]
-		}
-		for n, a := range s.arbiter.Claim(ctx, some) {
-			out[admitted[n]] = a
+	var some []claim.Request
+	var places []int
+	for i := range rs {
+		if out[i].Err = refused[i]; refused[i] == nil {
+			some, places = append(some, rs[i]), append(places, i)
 		}
 	}
-	s.note(e, rs, out)
-	s.protect(ctx, e, call, rs, out, admitted)
+	if len(some) == 0 {
+		return out
+	}
+	for n, a := range s.answer(ctx, e, call, some) {
+		out[places[n]] = a
+	}
 	return out
 }
 
-// admit writes an error to what the quotas refuse, and returns the places of
-// the others.
-func (s *Server) admit(ctx context.Context, e *edge, rs []claim.Request, out []arbiter.Answered) (admitted []int) {
-	n := len(rs)
-	if s.quotas != nil {
-		limits := s.limits(e.tenant)
-		var standing quota.Standing
-		standing, n = s.charge(e, &limits, rs, out)
-		if standing.Tight() {
-			for i, err := range s.quotas.Screen(ctx, s.arbiter, standing, rs[:n]) {
-				out[i].Err = err //nolint:gosec // one for each of the first n
-			}
-		}
+// answer asks about claims that nothing refuses.
+func (s *Server) answer(ctx context.Context, e *edge, call *interceptor.Call, rs []claim.Request) []arbiter.Answered {
+	var as []arbiter.Answered
+	if len(rs) == 1 {
+		as = []arbiter.Answered{s.arbiter.ClaimOne(ctx, rs[0])}
+	} else {
+		as = s.arbiter.Claim(ctx, rs)
 	}
-	admitted = make([]int, 0, n)
-	for i := range out[:n] {
-		if out[i].Err == nil {
-			admitted = append(admitted, i)
-		}
-	}
-	return admitted
+	s.note(e, rs, as)
+	s.protect(ctx, e, call, rs, as)
+	return as
 }
 
-// charge charges the items, and returns how many the rate admits.
-func (s *Server) charge(e *edge, limits *quota.Limits, rs []claim.Request, out []arbiter.Answered) (quota.Standing, int) {
-	n, after := s.quotas.TakeItems(e.tenant.ID, limits, len(rs))
-	for i := n; i < len(rs); i++ {
-		out[i].Err = quota.ItemsExceeded(limits, after)
+// refuse charges the claims, and returns an error for each that the quotas do
+// not let through; nil where they let all of them through, which costs nothing
+// more.
+func (s *Server) refuse(ctx context.Context, e *edge, rs []claim.Request) []error {
+	if s.quotas == nil {
+		return nil
 	}
-	return s.quotas.Standing(e.tenant.ID, limits, n), n
+	limits := s.limits(e.tenant)
+	n, after := s.quotas.TakeItems(e.tenant.ID, &limits, len(rs))
+	standing := s.quotas.Standing(e.tenant.ID, &limits, n)
+	if n == len(rs) && !standing.Tight() {
+		return nil
+	}
+	errs := make([]error, len(rs))
+	for i := n; i < len(rs); i++ {
+		errs[i] = quota.ItemsExceeded(&limits, after)
+	}
+	if standing.Tight() {
+		copy(errs, s.quotas.Screen(ctx, s.arbiter, standing, rs[:n]))
+	}
+	return errs
 }
 
 // limits are a tenant's quotas in force.
@@ -84,12 +91,12 @@ func (s *Server) note(e *edge, rs []claim.Request, as []arbiter.Answered) {
 // UNPROTECTED where its consumer is FAIL_OPEN, somebody is there to hear it, and
 // the journal has taken it. A refusal that was received is never opened.
 //
-// asked are the places of those that the store was asked about: what the quotas
-// would have been asked about and could not is not theirs to open.
-func (s *Server) protect(ctx context.Context, e *edge, call *interceptor.Call, rs []claim.Request, as []arbiter.Answered, asked []int) {
+// It is for claims that the store was asked about: a look at the quotas that
+// failed opens nothing.
+func (s *Server) protect(ctx context.Context, e *edge, call *interceptor.Call, rs []claim.Request, as []arbiter.Answered) {
 	var open []int
 	var entries []journal.Entry
-	for _, i := range asked {
+	for i := range as {
 		if as[i].Err == nil || ctx.Err() != nil || !unanswered(as[i].Err) {
 			continue
 		}

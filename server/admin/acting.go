@@ -9,6 +9,7 @@ import (
 	warifuv1 "github.com/warifu/warifu/api/gen/warifu/v1"
 	"github.com/warifu/warifu/server/fault"
 	"github.com/warifu/warifu/server/interceptor"
+	"github.com/warifu/warifu/server/pagetoken"
 	"github.com/warifu/warifu/server/tenant"
 	"github.com/warifu/warifu/storage"
 	"github.com/warifu/warifu/storage/claim"
@@ -100,13 +101,6 @@ func (w *acting) scope() registry.Scope {
 	return registry.Of(w.tenant.ID)
 }
 
-const (
-	pageSizeMax     = 500
-	pageSizeDefault = 50
-)
-
-var limitPageSize = fmt.Sprintf("1-%d, or 0 for %d", pageSizeMax, pageSizeDefault)
-
 // page is what a list was asked for.
 type page struct {
 	limit  int
@@ -117,20 +111,17 @@ type page struct {
 // page checks size and token. The token is bound to the list, to whose it is
 // and to the filter.
 func (a *Admin) page(w *acting, list string, size uint32, token string, filter ...string) (page, error) {
-	p := page{limit: pageSizeDefault, bound: [][]byte{[]byte(list), binary.BigEndian.AppendUint64(nil, uint64(w.scope().Mark()))}} //nolint:gosec // its bits
+	p := page{bound: [][]byte{[]byte(list), binary.BigEndian.AppendUint64(nil, uint64(w.scope().Mark()))}} //nolint:gosec // its bits
 	for _, f := range filter {
 		p.bound = append(p.bound, []byte(f))
 	}
-	if size > pageSizeMax {
-		return p, fault.Invalid("page_size", limitPageSize)
-	}
-	if size > 0 {
-		p.limit = int(size)
+	var ok bool
+	if p.limit, ok = pagetoken.Size(size); !ok {
+		return p, fault.Invalid("page_size", pagetoken.LimitSize)
 	}
 	if token == "" {
 		return p, nil
 	}
-	var ok bool
 	if p.cursor, ok = a.cfg.Tokens.Open(token, p.bound...); !ok {
 		return p, errPageToken
 	}

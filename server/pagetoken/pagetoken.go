@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"slices"
 )
 
@@ -16,9 +17,24 @@ const (
 	// a consumer, an event ID and little more.
 	CharsMax = 4096
 	macBytes = 16
+	// SizeMax is the largest page that may be asked for.
+	SizeMax = 500
+	// SizeDefault is what 0 stands for.
+	SizeDefault = 50
 	// KeyBytesMin is what a key must have at least.
 	KeyBytesMin = 16
 )
+
+// LimitSize is the rule of page sizes as callers read it.
+var LimitSize = fmt.Sprintf("1-%d, or 0 for %d", SizeMax, SizeDefault)
+
+// Size is how many rows a page is to have; false where there may not be as many.
+func Size(asked uint32) (rows int, ok bool) {
+	if asked == 0 {
+		return SizeDefault, true
+	}
+	return int(asked), asked <= SizeMax
+}
 
 // Sealer makes and opens tokens. It is safe for concurrent use.
 type Sealer struct{ key []byte }
